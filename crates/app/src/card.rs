@@ -6,13 +6,14 @@ use fathom_model::{EncoderHead, Spec};
 
 use crate::error::{Context, Result};
 
-/// Writes the card of a model, naming `base` if it was made from one. An existing card is left alone.
+/// Writes the card of a model, naming `base` if it was made from one. An existing card is left alone, and a model that
+/// Transformers does not know gets none.
 ///
 /// # Errors
 /// A file that cannot be written.
 pub fn write(folder: &Path, spec: &Spec, base: Option<&Path>) -> Result<()> {
     let path = folder.join("README.md");
-    if path.exists() {
+    if path.exists() || spec.retrieval.is_some() {
         return Ok(());
     }
     fathom_base::files::write(&path, text(class(spec), base).as_bytes())

@@ -54,6 +54,8 @@ shipped!(TRAIN_ENTRIES, TRAIN_GROUPS, "":
     "Encoder-decoders":
         "t5"
         "t5-small";
+    "Decoders with neighbours of their text":
+        "retro";
     "Learning from rewards (give model.from and rl.reward)":
         "grpo"
         "dapo"

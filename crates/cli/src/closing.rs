@@ -45,6 +45,10 @@ fn hints(job: &Job, log: &RunLog) -> Vec<Hint> {
     // An adapter's base is in another folder.
     let base = job.trained.adapter.as_ref().and(job.start().ok().flatten());
     let model = base.as_ref().map_or(out.clone(), |base| format!("{} --adapter {out}", word(base)));
+    if job.trained.retrieval.is_some() {
+        hints.push(hint("look at its logits", format!("{me} inspect logits {out} --ids 1,2,3")));
+        return hints;
+    }
     hints.push(if scores {
         hint("ask for rewards", format!("{me} score {model} PAIRS.jsonl --out scored.jsonl"))
     } else if models::converses(base.as_ref().unwrap_or(&job.model())) {

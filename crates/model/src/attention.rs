@@ -187,7 +187,7 @@ fn attention_use(s: &Spec, layer: &LayerSpec) -> AttentionUse {
         head_dim: s.head_dim,
         scale: s.attention_scale,
         softcap: s.attention_softcap,
-        apart: layer.reach().filter(|reach| reach.looks_ahead()).map(|_| s.reaches().len()),
+        apart: layer.reach().filter(|reach| reach.looks_ahead()).map(|_| s.masks()),
     }
 }
 

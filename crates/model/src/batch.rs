@@ -109,7 +109,7 @@ impl Model {
 
     /// A micro-batch of a stack on one rank of a context.
     #[track_caller]
-    fn whole_stack_batch(
+    pub(crate) fn whole_stack_batch(
         &self,
         device: &Device,
         stack: Stack,

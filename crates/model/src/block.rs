@@ -2,6 +2,8 @@
 //!
 //! Legend of shapes: t tokens, d hidden.
 
+use std::ops::Range;
+
 use fathom_grad::{Ctx, ParamId, Val};
 
 use crate::adapter::{HoulsbyParams, PrefixParams};
@@ -52,10 +54,21 @@ pub enum SubParams {
 }
 
 /// One block: `x_td` to the next block's `x_td`, with the result of another stream if there is one.
-pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, [x_td, m_sd]: [Val; 2]) -> Val {
+pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, streams: [Val; 2]) -> Val {
+    parts(cx, s, layer, (p, 0..layer.parts.len()), streams)
+}
+
+/// Some of a block's parts.
+pub(crate) fn parts(
+    cx: &mut Ctx<'_>,
+    s: &Spec,
+    layer: &LayerSpec,
+    (p, range): (&BlockParams, Range<usize>),
+    [x_td, m_sd]: [Val; 2],
+) -> Val {
     cx.rows(|cx| {
         let (mut y_td, mut h_td) = (x_td, x_td);
-        for (part, p) in layer.parts.iter().zip(&p.parts) {
+        for (part, p) in layer.parts[range.clone()].iter().zip(&p.parts[range]) {
             let names = Activations::of(part.kind.module());
             h_td = match part.residual {
                 Residual::SharedNorm => h_td,

@@ -40,13 +40,13 @@ impl SourceStream {
 }
 
 /// Kinds of the segments before and after the blocks; blocks have their layer's.
-const EMBED: u32 = u32::MAX;
+pub(crate) const EMBED: u32 = u32::MAX;
 const LAST: u32 = u32::MAX - 1;
 const SOURCE: u32 = u32::MAX - 2;
 const RESULT: u32 = u32::MAX - 3;
 
 /// Key of a segment that occurs once.
-fn alone(kind: u32) -> Which {
+pub(crate) fn alone(kind: u32) -> Which {
     Which { layer: -1, alike: Some(Alike { kind: vec![kind], first: ParamId(0) }) }
 }
 
@@ -162,7 +162,7 @@ impl Model {
 
     /// Runs the segment of a source's embedding.
     #[track_caller]
-    fn begin_source<'a>(&'a self, run: &mut impl Segments<'a>, chunk: usize) -> Tensor {
+    pub(crate) fn begin_source<'a>(&'a self, run: &mut impl Segments<'a>, chunk: usize) -> Tensor {
         self.begin(run, chunk, alone(SOURCE), &|cx, p| {
             let Some(table) = p.source else { panic!("forward: no embedding of a source") };
             cx.embed_parallel(table, None, (self.embed_scale, false), self.own_rows(table))
@@ -170,7 +170,7 @@ impl Model {
     }
 
     /// The source's result, with all of its rows on each of the ranks that share the layers.
-    fn result<'a>(&'a self, run: &mut impl Segments<'a>, s: &Spec, x_sd: Tensor) -> Tensor {
+    pub(crate) fn result<'a>(&'a self, run: &mut impl Segments<'a>, s: &Spec, x_sd: Tensor) -> Tensor {
         let p = self.blocks.iter().find_map(|block| block.source_norm);
         run.segment(alone(RESULT), Some(x_sd), &|cx, x_sd| {
             cx.rows(|cx| {
@@ -182,7 +182,7 @@ impl Model {
 
     /// Runs the segment of an embedding.
     #[track_caller]
-    fn begin<'a>(
+    pub(crate) fn begin<'a>(
         &'a self,
         run: &mut impl Segments<'a>,
         chunk: usize,
@@ -200,7 +200,7 @@ impl Model {
     }
 
     /// Runs some of this rank's blocks, with the result of another stream if there is one.
-    fn through<'a>(
+    pub(crate) fn through<'a>(
         &'a self,
         run: &mut impl Segments<'a>,
         s: &Spec,
@@ -219,6 +219,8 @@ impl Model {
                 Alike { kind, first: alike[0].1 }
             });
             let which = Which { layer: blocks[0].0 as i32, alike };
+            let reads = blocks.iter().any(|(_, (layer, _))| layer.cross().is_some());
+            let memory = if reads { memory } else { &[] };
             x_td = run.run(which, Some(x_td), memory, &|cx, x_td, memory| {
                 let m_sd = memory.first().copied().unwrap_or(x_td);
                 let each = |x_td, (_, (layer, params)): &(usize, (&LayerSpec, &BlockParams))| {
@@ -232,7 +234,13 @@ impl Model {
     }
 
     /// Runs the segment after the last block, if this chunk ends with it.
-    fn end<'a>(&'a self, run: &mut impl Segments<'a>, s: &Spec, chunk: usize, x_td: Tensor) -> Tensor {
+    pub(crate) fn end<'a>(
+        &'a self,
+        run: &mut impl Segments<'a>,
+        s: &Spec,
+        chunk: usize,
+        x_td: Tensor,
+    ) -> Tensor {
         let ends = self.portion.last && chunk + 1 == self.portion.chunks.len();
         let ends = |p: &LastParams| ends && (p.norm.is_some() || p.pool.is_some());
         let Some(p) = self.last.filter(ends) else { return x_td };
@@ -246,7 +254,7 @@ impl Model {
     }
 
     /// Input of the first block; this rank has some rows of the embedding.
-    fn embed(&self, cx: &mut Ctx<'_>, p: &EmbedParams) -> Val {
+    pub(crate) fn embed(&self, cx: &mut Ctx<'_>, p: &EmbedParams) -> Val {
         let rows = self.own_rows(p.tokens);
         let Some(e) = &p.encoder else {
             let how = (self.embed_scale, self.spec.virtual_tokens() > 0 || p.table.rows.is_some());

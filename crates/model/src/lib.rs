@@ -32,6 +32,7 @@ mod model;
 mod modules;
 mod moe;
 mod narrow;
+mod neighbours;
 mod norm;
 mod patch;
 mod pieces;
@@ -87,6 +88,7 @@ pub use model::Model;
 pub use modules::MODULES;
 pub use moe::{ExpertsParams, SharedParams};
 pub use narrow::{Linears, NarrowLayers};
+pub use neighbours::Retrieved;
 pub use patch::{Patch, patches};
 pub use pieces::{Linear, LinearPart, Piece};
 pub use portion::{Holding, Holdings, Misfit, Portion, Shard, Weight};
@@ -97,8 +99,8 @@ pub use short_conv::ShortConv;
 pub use spec::{
     Adapter, AdapterMethod, Biases, Drops, EncoderHead, EncoderParts, ExpertCapacity, Factors, Family,
     Latent, LayerSpec, Mlp, Moe, Own, Part, PartKind, PositionBias, PromptEncoder, QkNorm, Quantization,
-    Reach, Relative, Residual, RoundTo, Shared, SharedExperts, Sharers, Size, Spec, Stack, StateProjections,
-    StateSpec, SubLayer, SubLayerParams, TrainableWeights, scored_at,
+    Reach, Relative, Residual, Retrieval, RoundTo, Shared, SharedExperts, Sharers, Size, Spec, Stack,
+    StateProjections, StateSpec, SubLayer, SubLayerParams, TrainableWeights, scored_at,
 };
 pub use stages::StageLayers;
 pub use weight::{

@@ -92,6 +92,7 @@ impl Spec {
             attention_softcap: 0.0,
             layers: vec![LayerSpec::decoder(None, Some(0)); layers],
             source: 0,
+            retrieval: None,
             position_bias: None,
             ropes: vec![rope],
             rereads: false,

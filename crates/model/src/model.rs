@@ -234,7 +234,7 @@ impl Model {
         let alike = if shares { Vec::new() } else { portion.layers().map(first_of).collect() };
         let tied_to = embed.filter(|_| tied).map(|embed| embed.tokens);
         let runs = declare.segments(spec.source, [tied_to, embed.map(|embed| embed.tokens)]);
-        declare.params.set_walk(runs, tied_to);
+        declare.params.set_walk(spec.in_order(runs), tied_to);
         let holdings = &declare.holdings;
         declare.params.part(device, &|id| {
             if holdings[id.index()].expert { &same_experts } else { &replicas }

@@ -151,6 +151,8 @@ impl Portion {
                 format!("{} ranks share a stream, and a source is not shared; it must be 1", self.cp);
             return Err(Misfit { axis: Axis::Cp, message });
         }
+        spec.check_stages(self.pp * self.chunks.len())
+            .map_err(|message| Misfit { axis: Axis::Pp, message })?;
         if spec.shares_biases() && self.pp > 1 {
             let message = format!(
                 "{} stages would each need the table of distances that all layers of a stack share; it must be 1",

@@ -93,14 +93,16 @@ pub(crate) fn answers_accuracy(log: &RunLog) -> Option<Verdict> {
 pub(crate) fn bits(log: &RunLog) -> Option<Verdict> {
     let all = log.bits.last()?;
     let below = all.bits_per_byte < all.gzip_bits_per_byte;
-    let word = if below { "below" } else { "not below" };
-    let verdict = Verdict {
-        name: "held-out bits per byte",
-        value: format!("{:.3}", all.bits_per_byte),
-        note: format!("{word} gzip -9, {:.3}{}", all.gzip_bits_per_byte, in_windows(all.context_tokens)),
-        passes: None,
+    let (word, windows) = (if below { "below" } else { "not below" }, in_windows(all.context_tokens));
+    let compared = all.gzip_bits_per_byte.is_finite();
+    let note = if compared {
+        format!("{word} gzip -9, {:.3}{windows}", all.gzip_bits_per_byte)
+    } else {
+        format!("{}{windows}", all.name)
     };
-    Some(if all.gzip_bits_per_byte.is_finite() { judged(log, verdict, below) } else { verdict })
+    let value = format!("{:.3}", all.bits_per_byte);
+    let verdict = Verdict { name: "held-out bits per byte", value, note, passes: None };
+    Some(if compared { judged(log, verdict, below) } else { verdict })
 }
 
 /// Describes the windows in which bits per byte were measured.

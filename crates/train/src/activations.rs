@@ -92,6 +92,17 @@ fn on_mesh(
         model.forward(&mut recorder);
         return recorder.segments;
     }
+    if spec.retrieval.is_some() {
+        let run = |tokens, grads| Recorder { tokens, grads, segments: Vec::new(), ..recorder };
+        let mut runs =
+            [(tokens, false), (tokens, true), (source, false), (tokens, true)].map(|(t, g)| run(t, g));
+        let remember = |value: Tensor| {
+            let gradient = device.zeros(value.rows(), value.cols(), DType::F32, Category::Grads);
+            Memory { value, gradient: Some(gradient) }
+        };
+        model.forward_retrieval(runs.each_mut(), &remember);
+        return runs.into_iter().flat_map(|run| run.segments).collect();
+    }
     recorder.tokens = source;
     let value = model.source(&mut recorder);
     (recorder.tokens, recorder.grads) = (tokens, false);

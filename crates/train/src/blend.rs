@@ -116,9 +116,14 @@ impl Stores {
     /// The same, with the rule of the recipe's objective, if it has one.
     ///
     /// # Errors
-    /// A tokenizer without a mask or sentinels.
+    /// A tokenizer without a mask or sentinels; text without its neighbours.
     pub fn with_rule(self, recipe: &Recipe, tokenizer: &Tokenizer) -> Result<Stores> {
-        Ok(Stores { rule: rule(recipe, tokenizer)?, ..self })
+        Ok(Stores { rule: rule(recipe, tokenizer, self.corpus.as_ref())?, ..self })
+    }
+
+    /// That rule.
+    pub(crate) fn rule(&self) -> Option<&dyn Rule> {
+        self.rule.as_deref()
     }
 
     /// Checks that every named store was written with this tokenizer.
@@ -187,7 +192,7 @@ impl Stores {
     }
 
     /// The sources of a stage. Kinds of synthetic documents that the corpus does not have are omitted.
-    fn sources(&self, recipe: &Recipe, index: usize, spec: &Spec) -> Result<Vec<loader::Source>> {
+    pub(crate) fn sources(&self, recipe: &Recipe, index: usize, spec: &Spec) -> Result<Vec<loader::Source>> {
         let blend = blend(recipe, index);
         if blend.is_empty() {
             return Ok(vec![loader::Source {

@@ -49,9 +49,11 @@ impl InStep {
     /// A micro-batch without contents of texts with `tokens` tokens, for a machine without data.
     pub fn shape(&self, tokens: usize) -> MicroBatch {
         let document = self.caps.seq_tokens;
-        match self.goal.objective.streams(tokens, self.caps.docs) {
-            None => MicroBatch::shape(tokens, document),
-            Some(streams) => MicroBatch::shape_of_two(streams, tokens.div_ceil(document.max(1))),
+        let objective = &self.goal.objective;
+        match (objective.streams(tokens, self.caps.docs), objective.retrieval()) {
+            (None, _) => MicroBatch::shape(tokens, document),
+            (Some([source, main]), Some(sizes)) => MicroBatch::shape_of_chunks(source, main, document, sizes),
+            (Some(streams), None) => MicroBatch::shape_of_two(streams, tokens.div_ceil(document.max(1))),
         }
     }
 }

@@ -39,6 +39,7 @@ pub mod preference;
 pub mod recipe;
 mod recipe_check;
 mod reference;
+pub mod retrieval;
 mod rounded;
 mod rules;
 mod run;

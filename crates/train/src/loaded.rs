@@ -146,8 +146,11 @@ impl<'a> DeviceMicroBatch<'a> {
         let (source, mut batch) = match &micro.source {
             None => (None, model.batch_of(device, packed, how.caps, &sharing)),
             Some(SourceTokens { ids, positions, docs }) => {
-                let [source, main] =
-                    model.batches(device, [PackedTokens { ids, positions, docs }, packed], how.caps);
+                let streams = [PackedTokens { ids, positions, docs }, packed];
+                let [source, main] = match model.spec.retrieval {
+                    Some(_) => model.retrieval_batches(device, streams, &micro.chunks, how.caps),
+                    None => model.batches(device, streams, how.caps),
+                };
                 (Some(Rc::new(source)), main)
             }
         };

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fathom_text::pack::Facts;
+use fathom_model::Retrieval;
+use fathom_text::pack::{Facts, Span};
 
 /// A packed stream of tokens on the host, with their targets.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,6 +19,11 @@ pub struct MicroBatch {
     pub docs: Vec<Range<usize>>,
     /// The stream of a model's source, with as many documents, in the same order.
     pub source: Option<SourceTokens>,
+    /// If the source reads neighbours, the token at which the chunk of each of its first documents begins; the others fill
+    /// up, and there may be any number of them.
+    pub chunks: Vec<usize>,
+    /// Places of the first documents in their store.
+    pub spans: Vec<Span>,
     /// Weight of each label's loss; empty: all 1.
     pub weights: Vec<f32>,
     /// Log-probability of each label under another model; empty: unknown.
@@ -151,5 +157,17 @@ impl MicroBatch {
         let zeros = || vec![0; source];
         let source = SourceTokens { ids: zeros(), positions: zeros(), docs: cut(source) };
         MicroBatch { docs: cut(main), source: Some(source), ..MicroBatch::shape(main, main) }
+    }
+
+    /// [`MicroBatch::shape`] with all neighbours that its chunks may have, in a source of `source` tokens.
+    pub fn shape_of_chunks(source: usize, tokens: usize, document: usize, sizes: Retrieval) -> MicroBatch {
+        let shape = MicroBatch::shape(tokens, document);
+        let whole = |doc: &Range<usize>| {
+            (doc.start..doc.end + 1 - sizes.chunk.min(doc.len() + 1)).step_by(sizes.chunk)
+        };
+        let chunks =
+            shape.docs.iter().flat_map(whole).flat_map(|start| vec![start; sizes.neighbours]).collect();
+        let MicroBatch { ids, positions, docs, .. } = MicroBatch::shape(source, sizes.neighbour());
+        MicroBatch { source: Some(SourceTokens { ids, positions, docs }), chunks, ..shape }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fathom_model::Retrieval;
 use fathom_tensor::Distance;
 
 use crate::distill::Distill;
@@ -13,6 +14,7 @@ use crate::recipe::{
     DivergenceName, HiddenLossName, KlOverName, LossName, MaskingName, MethodName, ObjectiveTable,
     PoolingName, Recipe,
 };
+use crate::retrieval::Retro;
 
 /// A key of the table and its fault.
 type Wrong = (&'static str, String);
@@ -40,6 +42,9 @@ pub(crate) fn objective(recipe: &Recipe) -> Result<Arc<dyn Objective>, Wrong> {
         }
         MethodName::CrossEntropy => Arc::new(CrossEntropy),
         MethodName::Dft => Arc::new(Dft),
+        MethodName::Retro if table.loss != LossName::Auto => return Err(not_its_own(table)),
+        // The sizes of the paper, until those of the model are known.
+        MethodName::Retro => Arc::new(Retro { sizes: Retrieval::PAPER }),
         MethodName::Distill => Arc::new(distill(recipe)?),
         MethodName::Kto => Arc::new(wanted(table)?),
         MethodName::Steerlm2 if table.loss != LossName::Auto => return Err(not_its_own(table)),

@@ -43,6 +43,9 @@ pub fn new_model(recipe: &Recipe) -> Result<Spec> {
         FamilyName::Smollm3 => llama.into_smollm3(table.no_rope_layer_interval),
         FamilyName::Nemotron => llama.into_nemotron(),
         FamilyName::T5 => llama.into_t5(),
+        FamilyName::Retro => {
+            llama.into_retro(&table.retro_layers).map_err(|message| refuse("model.retro_layers", message))?
+        }
         FamilyName::Mamba2 => llama.into_mamba2(sizes(table)?),
         FamilyName::GraniteHybrid => {
             let (induction, every) = (table.init == InitName::Induction, table.attention_interval);

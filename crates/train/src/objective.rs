@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fathom_grad::{CrossEntropyLoss, TileLoss};
-use fathom_model::{Quantization, Spec, TrainableWeights, scored_at};
+use fathom_model::{Quantization, Retrieval, Spec, TrainableWeights, scored_at};
 
 use crate::hidden_loss::HiddenLoss;
 use crate::micro_batch::{Compared, MicroBatch};
@@ -48,6 +48,11 @@ pub trait Objective: fmt::Debug + Send + Sync {
     /// Tokens of the source and of the main stream that a micro-batch is filled up to, if it has both: of texts with this many tokens
     /// and documents.
     fn streams(&self, _tokens: usize, _docs: usize) -> Option<[usize; 2]> {
+        None
+    }
+
+    /// Sizes of chunks and neighbours, if the source reads those.
+    fn retrieval(&self) -> Option<Retrieval> {
         None
     }
 

@@ -1,6 +1,8 @@
 //! A forward pass over one micro-batch and all stages of a pipeline, which evaluates labels without gradients.
 
-use fathom_grad::{Counters, Eval, Scope, Tables, TileLoss};
+use std::rc::Rc;
+
+use fathom_grad::{Batch, Counters, Eval, Memory, Scope, Tables, TileLoss};
 use fathom_model::ModelView;
 use fathom_tensor::Tensor;
 
@@ -48,6 +50,14 @@ impl Pass<'_> {
 
     /// Hidden states of this rank's tokens before the head, on the last stage.
     fn hidden(&self, loaded: &DeviceMicroBatch<'_>) -> Option<Tensor> {
+        if let Some(source) = loaded.source.as_ref().filter(|_| self.of.model.spec.retrieval.is_some()) {
+            let of = |batch: &Rc<Batch>| Scope { batch: Tables::Shared(batch.clone()), ..self.scope(loaded) };
+            let run = |batch: &Rc<Batch>| Eval::new(of(batch), self.how.places.tile_rows, None);
+            let main = &loaded.batch;
+            let mut runs = [main, main, source, main].map(run);
+            let remember = |value| Memory { value, gradient: None };
+            return Some(self.of.model.forward_retrieval(runs.each_mut(), &remember).main);
+        }
         let rows = loaded.batch.tokens / self.scope(loaded).spread().share();
         let y = self.of.forward_stages(rows, &mut |chunk, x| {
             let mut run = Eval::new(self.scope(loaded), self.how.places.tile_rows, None);

@@ -259,7 +259,7 @@ pub(crate) fn fill(micro: &mut MicroBatch, tokens: usize, seq_tokens: usize) {
 }
 
 /// Appends a sample to the stream.
-fn append(micro: &mut MicroBatch, packed: &PackedSample) {
+pub(crate) fn append(micro: &mut MicroBatch, packed: &PackedSample) {
     let start = micro.ids.len();
     micro.ids.extend(packed.tokens.iter().map(|id| *id as i32));
     micro.labels.extend(&packed.labels);
@@ -276,5 +276,6 @@ fn append(micro: &mut MicroBatch, packed: &PackedSample) {
     column(&mut micro.reference, &packed.reference, 0.0);
     column(&mut micro.best, &packed.best, 0.0);
     micro.facts.extend(&packed.facts);
+    micro.spans.extend(&packed.spans);
     micro.docs.extend(packed.docs.iter().map(|(from, to)| start + *from as usize..start + *to as usize));
 }

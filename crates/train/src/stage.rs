@@ -25,6 +25,7 @@ use crate::recipe::{
     OffloadTo, OptimizerKind, PlaceName, PlaceRule, Precision, QuantizationName, Recipe, ReferenceName,
 };
 use crate::reference::Refers;
+use crate::retrieval::Retro;
 use crate::rounded::round_to;
 use crate::schedule::RateSchedule;
 use crate::several::other_adapters;
@@ -227,6 +228,9 @@ impl Precision {
 /// Those of [`in_step`], and an adapter that does not fit.
 pub fn in_step_among(recipe: &Recipe, index: usize, spec: &Spec) -> Result<InStep> {
     let mut how = in_step(recipe, index)?;
+    if let (MethodName::Retro, Some(sizes)) = (recipe.objective.method, spec.retrieval) {
+        how.goal.objective = Arc::new(Retro { sizes });
+    }
     [how.goal.before, how.goal.after] = other_adapters(recipe, spec)?;
     Ok(how)
 }

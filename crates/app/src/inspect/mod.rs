@@ -8,4 +8,4 @@ mod subject;
 pub use activations::{Activations, activations};
 pub use gradients::{Gradient, Gradients, check_targets, gradients};
 pub use logits::{Logits, largest, logits};
-pub use subject::Subject;
+pub use subject::{Streams, Subject};

@@ -8,6 +8,7 @@ mod curated;
 pub(crate) mod fetched;
 mod held_out;
 pub(crate) mod lessons;
+mod neighbours;
 pub(crate) mod reference;
 pub(crate) mod templates;
 pub(crate) mod tokenizer;
@@ -27,6 +28,7 @@ pub(crate) use fathom_curate::{store_prefix, tokenizer_dir};
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::needs_corpus;
+use fathom_train::recipe::MethodName;
 
 use crate::error::{Context, Result, refuse};
 use crate::events::{Event as Heard, Events};
@@ -83,6 +85,10 @@ impl Inputs {
         match store {
             Some(store) if lessons => {
                 let store = reference::column(job, (store, &tokenizer), stop, events)?;
+                Ok(store.map(|store| (tokenizer, Some(store))))
+            }
+            Some(store) if job.recipe().objective.method == MethodName::Retro => {
+                let store = neighbours::column(job, (store, &tokenizer), stop, events)?;
                 Ok(store.map(|store| (tokenizer, Some(store))))
             }
             store => Ok(Some((tokenizer, store))),

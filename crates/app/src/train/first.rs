@@ -116,6 +116,7 @@ pub(super) fn first(
         if let Some(gap) = gap {
             gap.ends(&trainer, progress.step, &mut metrics)?;
         }
+        one.with_and_without_neighbours(&trainer, alone, progress.step, &mut metrics)?;
         let report = one.finish(trainer, metrics, sinks, &progress)?;
         sinks.end()?;
         if one.shared.job.is_one_of_several() {
@@ -169,7 +170,7 @@ impl<'a> First<'a> {
     }
 
     /// Returns the handler of optional work.
-    fn aside(&self) -> Aside<'a> {
+    pub(super) fn aside(&self) -> Aside<'a> {
         Aside { events: self.events, stop: self.shared.stop }
     }
 
@@ -231,8 +232,9 @@ impl<'a> First<'a> {
             trained = whole;
         }
         let subject = Subject { of: trained.view(), tokenizer: self.tokenizer, stores: self.shared.stores };
-        // A model with a head of scores generates no text.
-        let writes = subject.of.model.spec.scores == 0;
+        // A model with a head of scores generates no text, nor does one that reads neighbours.
+        let spec = &subject.of.model.spec;
+        let writes = spec.scores == 0 && spec.retrieval.is_none();
         let sample = if writes {
             let by = self.shared.time.map(Timetable::end);
             self.aside().attempt(&trained.device, || sample(&subject, progress.step, by.as_ref()))?.flatten()

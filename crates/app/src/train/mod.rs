@@ -16,6 +16,7 @@ mod gap;
 pub(crate) mod jail;
 mod moments;
 mod named;
+mod neighbours;
 mod process;
 mod rank;
 mod rewards;

@@ -45,6 +45,10 @@ pub struct InspectModel {
     /// Token ids that the decoder of an encoder-decoder reads.
     #[arg(long, value_delimiter = ',')]
     pub decoder_ids: Vec<u32>,
+    /// Neighbours that a decoder such as RETRO reads, as JSON: for each chunk of the ids a list of neighbours, each a list
+    /// of ids.
+    #[arg(long, value_name = "JSON", value_parser = neighbours, default_value = "[]", hide_default_value = true)]
+    pub neighbours: std::sync::Arc<Neighbours>,
     /// File to write (safetensors).
     #[arg(long)]
     pub out: Option<PathBuf>,
@@ -54,4 +58,13 @@ pub struct InspectModel {
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,
+}
+
+/// Ids of the neighbours of each chunk.
+pub type Neighbours = Vec<Vec<Vec<u32>>>;
+
+/// Parses neighbours.
+fn neighbours(json: &str) -> Result<std::sync::Arc<Neighbours>, String> {
+    let given = serde_json::from_str(json);
+    given.map(std::sync::Arc::new).map_err(|error| format!("{error}; such as [[[5, 6], [7]], []]"))
 }

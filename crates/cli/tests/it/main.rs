@@ -28,6 +28,7 @@ mod recipes;
 #[cfg(target_os = "linux")]
 mod rehearsal;
 mod resume;
+mod retro;
 mod rounds;
 mod run;
 mod seq2seq;

@@ -126,6 +126,7 @@ fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         attention_softcap: 0.0,
         layers,
         source: 0,
+        retrieval: None,
         position_bias: None,
         ropes: Vec::new(),
         rereads: false,

@@ -40,6 +40,7 @@ mod qwen3;
 mod qwen3_5;
 mod qwen3_moe;
 mod qwen3_next;
+mod retro;
 mod smollm3;
 mod starcoder2;
 mod t5;
@@ -59,7 +60,7 @@ pub use t5::TARGET_START;
 pub use wrapper::Wrapper;
 
 /// All families, by `model_type`.
-pub static FAMILIES: [&Family; 39] = [
+pub static FAMILIES: [&Family; 40] = [
     &bamba::FAMILY,
     &cohere2::FAMILY,
     &deepseek_v2::FAMILY,
@@ -95,6 +96,7 @@ pub static FAMILIES: [&Family; 39] = [
     &qwen3_5::EXPERTS,
     &qwen3_moe::FAMILY,
     &qwen3_next::FAMILY,
+    &retro::FAMILY,
     &smollm3::FAMILY,
     &starcoder2::FAMILY,
     &t5::FAMILY,

@@ -67,10 +67,12 @@ pub fn open(folder: &Path) -> Result<HfFolder> {
 /// Opens the Hugging Face folder of a model that writes text, a decoder or an encoder-decoder, or a GGUF file.
 ///
 /// # Errors
-/// Those of [`open_any`], and an encoder.
+/// Those of [`open_any`], an encoder, and a decoder that reads neighbours of its text.
 pub fn open_writer(folder: &Path) -> Result<HfFolder> {
     refuse_encoder(folder)?;
-    open_any(folder)
+    let opened = open_any(folder)?;
+    refuse_retrieval(folder, &opened.spec)?;
+    Ok(opened)
 }
 
 /// Reads the architecture and the generation settings of a model that writes text, without weights.
@@ -79,7 +81,9 @@ pub fn open_writer(folder: &Path) -> Result<HfFolder> {
 /// Those of [`open_writer`].
 pub fn open_writer_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
     refuse_encoder(folder)?;
-    open_any_config(folder)
+    let (spec, generation) = open_any_config(folder)?;
+    refuse_retrieval(folder, &spec)?;
+    Ok((spec, generation))
 }
 
 /// Reads a decoder's architecture and the generation settings, without weights.
@@ -90,6 +94,19 @@ pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
     let (spec, generation) = open_writer_config(folder)?;
     refuse_source(folder, &spec)?;
     Ok((spec, generation))
+}
+
+/// Refuses a decoder with retrieval where a model that writes text is needed.
+fn refuse_retrieval(folder: &Path, spec: &Spec) -> Result<()> {
+    if spec.retrieval.is_none() {
+        return Ok(());
+    }
+    let what = format!(
+        "is {}, a decoder that reads neighbours of its text: it is trained and evaluated with them (fathom train retro), its \
+         logits can be inspected (fathom inspect logits --neighbours), and it does not generate",
+        spec.family
+    );
+    Err(Error::config(&folder.join("config.json"), "model_type", what))
 }
 
 /// Refuses an encoder-decoder where a decoder is needed.

@@ -15,7 +15,7 @@ use super::encoder::{EncoderParts, Relative};
 use super::latent::Latent;
 use super::moe::Moe;
 use super::parts::{
-    Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Shared, Sharers, StateProjections,
+    Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Retrieval, Shared, Sharers, StateProjections,
 };
 use crate::config::Config;
 use crate::error::Result;
@@ -66,6 +66,8 @@ pub struct Spec {
     /// Number of the first layers that are the source: they run over a stream of their own, to whose result parts of the
     /// others attend; 0 without one.
     pub source: usize,
+    /// Neighbours of the main stream's chunks that the source reads, if it does not read a text of its own.
+    pub retrieval: Option<Retrieval>,
     /// Terms of scores by distance, if there are any.
     pub position_bias: Option<PositionBias>,
     /// Rotary settings that layers refer to.

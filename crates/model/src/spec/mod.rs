@@ -8,6 +8,7 @@ mod latent;
 mod moe;
 mod parts;
 mod quantized;
+mod retrieval;
 mod rounding;
 mod trained;
 
@@ -19,7 +20,7 @@ pub use encoder::{EncoderHead, EncoderParts, Relative};
 pub use latent::Latent;
 pub use moe::{Drops, ExpertCapacity, Moe, SharedExperts};
 pub use parts::{
-    Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Shared, Sharers, StateProjections,
+    Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Retrieval, Shared, Sharers, StateProjections,
 };
 pub use quantized::Quantization;
 pub use rounding::RoundTo;

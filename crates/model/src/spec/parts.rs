@@ -1,5 +1,7 @@
 //! Choices within a specification.
 
+use std::ops::Range;
+
 use fathom_grad::dealable;
 use fathom_tensor::{Activation, Buckets};
 
@@ -186,4 +188,65 @@ pub struct Mlp {
     pub activation: Activation,
     /// Whether it is `act(gate) up` instead of `act(up)`.
     pub gated: bool,
+}
+
+/// Sizes of retrieval: a text is cut into chunks, each of which has neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retrieval {
+    /// Tokens of a chunk.
+    pub chunk: usize,
+    /// Most neighbours of a chunk.
+    pub neighbours: usize,
+}
+
+impl Retrieval {
+    /// Sizes of the paper.
+    pub const PAPER: Retrieval = Retrieval { chunk: 64, neighbours: 2 };
+
+    /// Most tokens of a neighbour: a chunk and its continuation.
+    pub fn neighbour(self) -> usize {
+        2 * self.chunk
+    }
+
+    /// Most chunks of a stream of so many tokens.
+    pub fn chunks(self, tokens: usize) -> usize {
+        tokens / self.chunk
+    }
+
+    /// Tokens of the stream of all neighbours of a stream of so many tokens.
+    pub fn source(self, tokens: usize) -> usize {
+        self.chunks(tokens) * self.neighbours * self.neighbour()
+    }
+
+    /// Most documents of that stream: short neighbours leave nearly all of it to those that fill it up, also to whole
+    /// chunks of sums.
+    pub fn documents(self, tokens: usize) -> usize {
+        2 * self.chunks(tokens) * self.neighbours + 2
+    }
+
+    /// Rows that read the neighbours of the chunk that begins at row `start` of a document which ends at `end`: from
+    /// the chunk's last row, which has seen all of it, to the row before the next chunk's last.
+    pub fn readers(self, start: usize, end: usize) -> Range<usize> {
+        let last = start + self.chunk - 1;
+        last..(last + self.chunk).min(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_neighbours_of_a_chunk_are_read_by_rows_that_have_seen_all_of_it() {
+        let sizes = Retrieval { chunk: 4, neighbours: 2 };
+        let readers =
+            |end: usize| (0..end / 4).map(move |chunk| sizes.readers(4 * chunk, end)).collect::<Vec<_>>();
+        assert!(readers(3).is_empty());
+        assert_eq!(readers(4), [3..4]);
+        assert_eq!(readers(14), [3..7, 7..11, 11..14]);
+        assert_eq!(
+            (sizes.neighbour(), sizes.chunks(14), sizes.source(14), sizes.documents(14)),
+            (8, 3, 48, 14)
+        );
+    }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use fathom_model::{FAMILIES, Family, Residual, RopeScaling, Spec};
 use serde_json::{Map, Value, json};
 
-use crate::encoder_decoders;
 use crate::golden_files::{cases, name, object, root};
+use crate::{encoder_decoders, retrieval};
 
 fn read(map: &Map<String, Value>) -> fathom_model::Result<Spec> {
     Family::read(Path::new("config.json"), map)
@@ -31,7 +31,7 @@ fn what_is_written_is_read_back() {
     let mut families = std::collections::BTreeSet::new();
     // LFM2 with experts has no golden folder.
     let alone = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configs/lfm2_moe.json");
-    let folders = cases().into_iter().chain(encoder_decoders::cases());
+    let folders = cases().into_iter().chain(encoder_decoders::cases()).chain(retrieval::cases());
     for file in folders.map(|case| case.join("config.json")).chain([alone]) {
         let spec = read(&object(&file)).unwrap();
         let written = Family::write(Path::new("out/config.json"), &spec).unwrap();

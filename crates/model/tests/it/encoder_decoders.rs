@@ -110,19 +110,19 @@ impl Run {
     }
 }
 
-fn floats(source: &SafeTensors, name: &str) -> Vec<f32> {
+pub fn floats(source: &SafeTensors, name: &str) -> Vec<f32> {
     let rows = source.shape(name).unwrap_or_else(|| panic!("no {name}"))[0];
     let mut bytes = Vec::new();
     source.read_rows(name, 0..rows, &mut bytes).unwrap();
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-fn largest(values: &[f32]) -> f32 {
+pub fn largest(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |largest, value| largest.max(value.abs()))
 }
 
 #[track_caller]
-fn close(what: &str, ours: &[f32], golden: &[f32], tolerance: f32, floor: f32) {
+pub fn close(what: &str, ours: &[f32], golden: &[f32], tolerance: f32, floor: f32) {
     assert_eq!(ours.len(), golden.len(), "{what}");
     let scale = largest(golden).max(floor);
     let worst = ours.iter().zip(golden).fold(0.0f32, |worst, (a, b)| worst.max((a - b).abs()));

@@ -20,4 +20,5 @@ mod pieces;
 mod pretend;
 mod prune;
 mod quantised;
+mod retrieval;
 mod round_trip;

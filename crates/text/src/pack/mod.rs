@@ -71,6 +71,8 @@ pub struct PackedSample {
     pub positions: Vec<i32>,
     /// `(start, end)` of each range of tokens that may attend to each other, in order, without gaps.
     pub docs: Vec<(u32, u32)>,
+    /// Parts of documents that it is made of, in order; with masked boundaries one for each range.
+    pub spans: Vec<Span>,
     /// Loss weight of each label; empty if the store has none.
     pub weights: Vec<f32>,
     /// Log-probability of each label under a reference model; empty if the store has none.
@@ -134,7 +136,8 @@ impl PackedSample {
         if lead == 0 {
             return self;
         }
-        let mut led = PackedSample { facts: self.facts.clone(), ..PackedSample::default() };
+        let (facts, spans) = (self.facts.clone(), self.spans.clone());
+        let mut led = PackedSample { facts, spans, ..PackedSample::default() };
         for (from, to) in self.docs.iter().map(|(from, to)| (*from as usize, *to as usize)) {
             let start = led.len() as u32;
             led.tokens.extend(VIRTUAL..VIRTUAL + lead as u32);
@@ -249,6 +252,7 @@ pub fn materialise_to(
         tokens: Vec::with_capacity(total + 1),
         labels: Vec::with_capacity(total),
         positions: Vec::with_capacity(total),
+        spans: sample.to_vec(),
         ..PackedSample::default()
     };
     for (at, span) in sample.iter().enumerate() {

@@ -23,6 +23,7 @@ mod column;
 mod column_writer;
 mod header;
 mod map;
+mod neighbours;
 mod reader;
 mod writer;
 
@@ -30,6 +31,7 @@ pub use column::Column;
 pub use column_writer::ColumnWriter;
 pub(crate) use header::content_hash;
 pub use header::{DocMeta, Header, length_bucket};
+pub use neighbours::{ChunkPlace, Chunks, Neighbours};
 pub use reader::Store;
 pub use writer::StoreWriter;
 

@@ -3,7 +3,9 @@
 use crate::{corpus, tokenizer};
 use fathom_text::Error;
 use fathom_text::pack::{Boundaries, IGNORE, Span, materialise};
-use fathom_text::store::{Column, ColumnWriter, DocMeta, Header, IdType, Store, StoreWriter};
+use fathom_text::store::{
+    ChunkPlace, Chunks, Column, ColumnWriter, DocMeta, Header, IdType, Neighbours, Store, StoreWriter,
+};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -314,4 +316,52 @@ fn columns_of_another_store_are_refused() {
     assert!(message.contains(".ref") && message.contains("other documents"), "{message}");
     std::fs::write(with(&prefix, ".ref"), &made[..100]).unwrap();
     assert!(Store::open(&prefix).unwrap_err().to_string().contains("5 values need 140 bytes"));
+}
+
+#[test]
+fn neighbours_are_numbers_of_chunks_and_belong_to_their_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let docs = [(0..9).collect::<Vec<u32>>(), (20..24).collect()];
+    let store = Store::open(write(dir.path(), 300, &docs)).unwrap();
+    let chunks = Chunks::of(&store, 4);
+    assert_eq!((chunks.count(), chunks.of_doc(0), chunks.of_doc(1)), (4, 0..3, 3..4));
+    let place = |doc, start| ChunkPlace { doc, start };
+    assert_eq!([0, 2, 3].map(|chunk| chunks.place(chunk)), [place(0, 0), place(0, 8), place(1, 0)]);
+    // A chunk with its continuation ends with its document.
+    assert_eq!(chunks.text(&store, 1, 8).unwrap(), [4, 5, 6, 7, 8]);
+    assert_eq!(chunks.text(&store, 0, 4).unwrap(), [0, 1, 2, 3]);
+    let both = [&store, &store];
+    assert_eq!(Neighbours::open(both).unwrap(), None);
+    let found = Neighbours::new(both, (4, 2), [7; 32], vec![3, -1, 3, -1, -1, -1, 1, 0]);
+    found.write(store.prefix()).unwrap();
+    assert_eq!(Neighbours::open(both).unwrap().as_ref(), Some(&found));
+    let of = |chunk| found.of(chunk).collect::<Vec<usize>>();
+    assert_eq!([of(0), of(2), of(3)], [vec![3], vec![], vec![1, 0]]);
+    let path = with(store.prefix(), ".neighbours");
+    let bytes = std::fs::read(&path).unwrap();
+    for at in [3, 30, bytes.len() - 4] {
+        let mut bad = bytes.clone();
+        bad[at] ^= 0x40;
+        std::fs::write(&path, &bad).unwrap();
+        let message = Neighbours::open(both).unwrap_err().to_string();
+        assert!(message.contains(&path.display().to_string()), "{message}");
+    }
+    std::fs::write(&path, &bytes[..bytes.len() - 4]).unwrap();
+    assert!(Neighbours::open(both).unwrap_err().to_string().contains("not those that were written"));
+    // Of the same text under another tokenizer.
+    std::fs::write(&path, &bytes).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let prefix = other.path().join("corpus");
+    let header = Header { tokenizer_hash: Some("other".into()), ..Header::new(300) };
+    let mut writer = StoreWriter::create(&prefix, header).unwrap();
+    for (number, ids) in docs.iter().enumerate() {
+        writer
+            .push_document(ids, DocMeta { source: 3, hash: (number as u128) << 100, text_bytes: 7 })
+            .unwrap();
+    }
+    writer.finish().unwrap();
+    std::fs::copy(&path, with(&prefix, ".neighbours")).unwrap();
+    let store = Store::open(&prefix).unwrap();
+    let message = Neighbours::open([&store, &store]).unwrap_err().to_string();
+    assert!(message.contains("of another tokenizer"), "{message}");
 }

@@ -12,6 +12,9 @@ use crate::recipe::{AdapterName, MethodName, Recipe};
 pub fn check_encoder(recipe: &Recipe, spec: &Spec) -> Result<()> {
     let refuse = |key: &str, message: String| Err(Error::Recipe { key: key.into(), message });
     let method = recipe.objective.method;
+    if spec.retrieval.is_some() || method == MethodName::Retro {
+        return check_retrieval(recipe, spec);
+    }
     if spec.source > 0 || method.has_source() {
         return check_source(recipe, spec);
     }
@@ -119,4 +122,43 @@ fn check_source(recipe: &Recipe, spec: &Spec) -> Result<()> {
         return refuse(&format!("stage.{index}.masked"), message.into());
     }
     of_decoders(recipe, "an encoder-decoder")
+}
+
+/// Refuses a decoder with neighbours without its objective, that objective without one, and settings that it does not
+/// support.
+fn check_retrieval(recipe: &Recipe, spec: &Spec) -> Result<()> {
+    let refuse = |key: &str, message: String| Err(Error::Recipe { key: key.into(), message });
+    let (method, family) = (recipe.objective.method, spec.family);
+    let Some(sizes) = spec.retrieval else {
+        let message = format!(
+            "is \"retro\", which is of decoders that read neighbours of their text, and the model is none ({family}); give the folder \
+             of a RETRO (model.from), or model.family=retro"
+        );
+        return refuse("objective.method", message);
+    };
+    if method != MethodName::Retro || recipe.rl.is_on() {
+        let message = format!(
+            "is \"{method}\", and the model reads neighbours of its text ({family}); take retro (`fathom train retro ..`)"
+        );
+        return refuse("objective.method", message);
+    }
+    if recipe.data.is_lessons() {
+        let message = "is \"retro\", which reads texts, and the data are rows; give texts (data.paths)";
+        return refuse("objective.method", message.into());
+    }
+    for (index, stage) in recipe.stage.iter().enumerate() {
+        if !stage.blend(recipe).is_empty() {
+            let message = "names sources, and neighbours are found for the run's own text; leave it out (data.blend too)";
+            return refuse(&format!("stage.{index}.blend"), message.into());
+        }
+        if !stage.masked {
+            let message = "is false, which joins the documents of a sample to one, and chunks are those of documents; give true";
+            return refuse(&format!("stage.{index}.masked"), message.into());
+        }
+        if stage.seq_tokens < sizes.chunk {
+            let message = format!("is {}, less than a chunk of {} tokens", stage.seq_tokens, sizes.chunk);
+            return refuse(&format!("stage.{index}.seq_tokens"), message);
+        }
+    }
+    of_decoders(recipe, "a decoder with neighbours")
 }

@@ -14,7 +14,7 @@ use std::time::Instant;
 use fathom_grad::{
     Batch, Counters, DeferredGrads, Grads, Memory, Offload, Params, Places, Scope, Spread, Tables, Tape,
 };
-use fathom_model::{Model, SourceStream, Streams};
+use fathom_model::{Model, Retrieved, SourceStream, Streams};
 use fathom_tensor::mesh::{Axis, Flying, Group, Mesh};
 use fathom_tensor::{Category, Clock, DType, Device, Tensor};
 
@@ -81,6 +81,8 @@ struct Waiting<'a> {
     tape: Tape<'a>,
     /// The source's, and what this stage gives of it.
     source: Option<(Tape<'a>, SourceStream)>,
+    /// The passes before the tape's, if the source reads neighbours of the main stream.
+    meeting: Option<Meeting<'a>>,
     /// The gradient of the result, on the last stage.
     dy: Option<Tensor>,
     /// The result in flight to the next stage.
@@ -108,6 +110,8 @@ impl<'a> Pipeline<'a> {
         let mut waiting: BTreeMap<(usize, usize), Waiting<'a>> = BTreeMap::new();
         let mut owed: BTreeMap<(usize, usize), Vec<DeferredGrads<'a>>> = BTreeMap::new();
         let mut returning: Vec<Option<Flying>> = (0..chunks).map(|_| None).collect();
+        // Segments of two streams share weights, so sums over ranks wait until all have contributed.
+        let repeats = self.model.spec.source > 0;
         let now = || self.watch.now(&self.device.mesh);
         for act in acts {
             self.arrived.set(now());
@@ -119,7 +123,7 @@ impl<'a> Pipeline<'a> {
                 }
                 Act::Backward { micro: index, chunk } => {
                     let Some(held) = waiting.remove(&(index, chunk)) else { continue };
-                    grads.set_last(index + 1 == micro_batches);
+                    grads.set_last(index + 1 == micro_batches && !repeats);
                     let left = self.backward(&pp, held, chunk, &mut returning[chunk], grads);
                     // The first of a rank's stages finishes last.
                     if chunk == 0 && left.is_empty() {
@@ -130,7 +134,7 @@ impl<'a> Pipeline<'a> {
                     }
                 }
                 Act::Weights { micro: index, chunk } => {
-                    grads.set_last(index + 1 == micro_batches);
+                    grads.set_last(index + 1 == micro_batches && !repeats);
                     owed.remove(&(index, chunk)).into_iter().flatten().for_each(|left| left.add(grads));
                     loaded.remove(&index);
                 }
@@ -179,10 +183,18 @@ impl<'a> Pipeline<'a> {
         std::iter::once(main).chain(source).collect()
     }
 
-    /// A source's result, with room for its gradient.
+    /// What another stream reads, with room for its gradient.
     fn remember(&self, value: Tensor) -> Memory {
         let gradient = self.device.zeros(value.rows(), value.cols(), DType::F32, Category::Activations);
         Memory { value, gradient: Some(gradient) }
+    }
+
+    /// A sum of gradients in the type of activations.
+    fn rounded(&self, sum: Tensor) -> Tensor {
+        let (device, dtype) = (self.device, self.model.dtype(self.params));
+        let rounded = device.empty(sum.rows(), sum.cols(), dtype, Category::Activations);
+        device.machine.copy(&sum, &rounded);
+        rounded
     }
 
     fn forward(
@@ -205,6 +217,15 @@ impl<'a> Pipeline<'a> {
             let tape = tape.with_split_backward(self.order == Order::ZeroBubble);
             if first { tape } else { tape.with_input_gradient() }
         };
+        if model.spec.retrieval.is_some() {
+            let tape = &|batch: &Rc<Batch>| tape(scope(batch));
+            let mut above = tape(&micro.batch).with_input_gradient();
+            let (y, meeting) = self.meet(micro, &mut above, tape);
+            let dy = micro.minimise(model, &self.minimised, above.scope(), (&y, None), grads);
+            drop(y);
+            let (dy, meeting) = (Some(dy), Some(meeting));
+            return Waiting { tape: above, source: None, meeting, dy, sending: None, given: Vec::new() };
+        }
         let mut asked =
             if last { micro.ask(device, &self.minimised, (self.places, self.counters)) } else { None };
         let below = micro.source.as_ref().map(|batch| tape(scope(batch)));
@@ -240,11 +261,18 @@ impl<'a> Pipeline<'a> {
             let of_source = source.as_ref().map(|(_, source)| (next, source.rows()));
             let given: Vec<(usize, &Tensor)> = std::iter::once((next, &y)).chain(of_source).collect();
             let sending = Some(pp.exchange(device, "forward", &given, &[]));
-            return Waiting { tape, source, dy: None, sending, given: shapes(layers.end, true) };
+            return Waiting {
+                tape,
+                source,
+                meeting: None,
+                dy: None,
+                sending,
+                given: shapes(layers.end, true),
+            };
         }
         let dy = micro.minimise(model, &self.minimised, tape.scope(), (&y, asked.as_ref()), grads);
         drop((y, asked));
-        Waiting { tape, source, dy: Some(dy), sending: None, given: Vec::new() }
+        Waiting { tape, source, meeting: None, dy: Some(dy), sending: None, given: Vec::new() }
     }
 
     fn backward(
@@ -256,7 +284,7 @@ impl<'a> Pipeline<'a> {
         grads: &mut Grads,
     ) -> Vec<DeferredGrads<'a>> {
         let device = self.device;
-        let Waiting { tape, source, dy, sending, given } = held;
+        let Waiting { tape, source, meeting, dy, sending, given } = held;
         let (dy, of_source) = match dy {
             Some(dy) => (Some(dy), None),
             None => {
@@ -282,20 +310,19 @@ impl<'a> Pipeline<'a> {
             device.machine.copy(more, sum);
         }
         let dx = dy.and_then(|dy| back(tape, dy, grads));
+        let dx = match (meeting, dx) {
+            (Some(meeting), Some(dx)) => {
+                meeting.backward(self, dx, &mut back, grads);
+                None
+            }
+            (_, dx) => dx,
+        };
         let dsource = source.and_then(|(below, source)| {
             let inside = self.model.portion.chunks[chunk].start < self.model.spec.source;
             match source {
                 SourceStream::Rows(_) => back(below, of_source?, grads),
                 SourceStream::Result(Memory { gradient, .. }) if inside => {
-                    let sum = gradient?;
-                    let dy = device.empty(
-                        sum.rows(),
-                        sum.cols(),
-                        self.model.dtype(self.params),
-                        Category::Activations,
-                    );
-                    device.machine.copy(&sum, &dy);
-                    drop(sum);
+                    let dy = self.rounded(gradient?);
                     back(below, dy, grads)
                 }
                 SourceStream::Result(Memory { gradient, .. }) => gradient,
@@ -311,5 +338,54 @@ impl<'a> Pipeline<'a> {
             *returning = Some(pp.exchange(device, "backward", &given, &[]));
         }
         owed
+    }
+}
+
+/// The backward pass of a tape: the gradient of its input.
+type Back<'b, 'a> = &'b mut dyn FnMut(Tape<'a>, Tensor, &mut Grads) -> Option<Tensor>;
+
+/// Forward passes before that of the main stream's last layers, whose backward passes are still to come.
+struct Meeting<'a> {
+    below: Tape<'a>,
+    rows: Tape<'a>,
+    source: Tape<'a>,
+    chunks: Memory,
+    neighbours: Memory,
+}
+
+impl<'a> Pipeline<'a> {
+    /// Runs a micro-batch forward; `above` is the tape of the main stream's last layers. Returns the hidden states before
+    /// the head.
+    fn meet(
+        &self,
+        micro: &DeviceMicroBatch<'a>,
+        above: &mut Tape<'a>,
+        tape: &dyn Fn(&Rc<Batch>) -> Tape<'a>,
+    ) -> (Tensor, Meeting<'a>) {
+        let Some(batch) = &micro.source else { panic!("step: a micro-batch without a stream of neighbours") };
+        let mut below = tape(&micro.batch).with_jitter(micro.jitter.as_ref());
+        // Its input is that of the main stream's last layers too, so it stays in memory.
+        let mut rows = tape(&micro.batch).with_input_gradient().with_offload(None);
+        let mut source = tape(batch);
+        let runs = [&mut below, &mut rows, &mut source, above];
+        let Retrieved { main, chunks, neighbours } =
+            self.model.forward_retrieval(runs, &|value| self.remember(value));
+        (main, Meeting { below, rows, source, chunks, neighbours })
+    }
+}
+
+impl<'a> Meeting<'a> {
+    /// The backward passes from the gradient of the rows where both streams meet.
+    fn backward(self, pipeline: &Pipeline<'a>, dx: Tensor, back: Back<'_, 'a>, grads: &mut Grads) {
+        let Meeting { below, rows, source, chunks, neighbours } = self;
+        drop((chunks.value, neighbours.value));
+        if let Some(sum) = neighbours.gradient {
+            back(source, pipeline.rounded(sum), grads);
+        }
+        let more = chunks.gradient.and_then(|sum| back(rows, pipeline.rounded(sum), grads));
+        if let Some(more) = more {
+            pipeline.device.machine.add(&dx, &more, &dx);
+        }
+        back(below, dx, grads);
     }
 }

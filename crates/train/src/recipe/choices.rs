@@ -44,6 +44,8 @@ choice! {
         GraniteHybrid = "granitemoehybrid",
         /// T5 1.1: an encoder and a decoder of `model.layers` blocks each, with as many key and value heads as query heads.
         T5 = "t5",
+        /// RETRO: Llama with an encoder of neighbours, and attention to them in some layers.
+        Retro = "retro",
     }
 }
 

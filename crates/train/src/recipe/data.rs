@@ -84,6 +84,11 @@ recipe! {
         pub max_rows_dropped: u64 [Any] = 0,
         /// For `embed`, `rerank` and `classify`: most tokens of a text or pair, of which the rest is cut off.
         pub max_text_tokens: usize [Whole(2, u64::MAX)] = 256,
+        /// For `retro`: prefix of a token store, made with the same tokenizer, whose chunks are the neighbours; none for the documents
+        /// that the run trains on. A document never has neighbours from itself or from a copy of it.
+        pub neighbours: Option<PathBuf>,
+        /// For `retro`: folder of an encoder whose vectors find neighbours; none for BM25.
+        pub neighbour_encoder: Option<PathBuf>,
         /// Maximum bytes of text to read; unset for all of it. Unread text is reported.
         pub max_bytes: Option<u64> [Whole(1, BYTES)],
         /// Fraction of the bytes that is synthetic key-value recall, added to the text; 0 for none.

@@ -48,6 +48,8 @@ choice! {
         SpanCorruption = "span_corruption",
         /// Encoder-decoders: answers to prompts.
         Seq2seq = "seq2seq",
+        /// Decoders that read neighbours of their text (Borgeaud and others, 2022): the cross-entropy of the next token.
+        Retro = "retro",
     }
 }
 
@@ -305,8 +307,8 @@ recipe! {
 impl MethodName {
     /// True if it learns from rows of compared or judged answers.
     pub fn judges(self) -> bool {
-        use MethodName::{CrossEntropy, Dft, Distill, Mlm, Seq2seq, SpanCorruption};
-        !matches!(self, CrossEntropy | Dft | Distill | Mlm | Seq2seq | SpanCorruption)
+        use MethodName::{CrossEntropy, Dft, Distill, Mlm, Retro, Seq2seq, SpanCorruption};
+        !matches!(self, CrossEntropy | Dft | Distill | Mlm | Retro | Seq2seq | SpanCorruption)
     }
 
     /// True if it trains an encoder.

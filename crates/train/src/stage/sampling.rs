@@ -5,7 +5,7 @@ use fathom_text::loader::{Shuffle, Split};
 use fathom_text::pack::Boundaries;
 use fathom_text::{loader, pack};
 
-use crate::recipe::{LengthWeight, Packing, Recipe};
+use crate::recipe::{LengthWeight, MethodName, Packing, Recipe};
 use crate::source::Shape;
 
 /// Shape of a stage's micro-batches.
@@ -14,7 +14,7 @@ pub(crate) fn shape(recipe: &Recipe, index: usize) -> Shape {
     let samples = stage.samples_per_micro_batch.max(1);
     // Ranks that share a micro-batch's tokens, or exchange rows, rely on known lengths.
     let one_length = mesh.tp * mesh.cp * mesh.ep * mesh.etp > 1;
-    let fills = recipe.objective.seq2seq().is_some();
+    let fills = recipe.objective.seq2seq().is_some() || recipe.objective.method == MethodName::Retro;
     let docs = stage.max_docs * samples + usize::from(fills);
     let alone = !one_length && mesh.dp * mesh.pp == 1;
     Shape {

@@ -31,6 +31,7 @@ mod published;
 mod quantised;
 #[path = "../../../model/tests/families/recurrent.rs"]
 mod recurrent;
+mod retrieval;
 mod rewards;
 mod rounded;
 mod seq2seq;

@@ -148,11 +148,8 @@ pub fn batches(device: &Device, case: &Case, all: usize) -> Vec<MicroBatch> {
     let (dp, rank) = (device.mesh.size(Axis::Dp), device.mesh.index(Axis::Dp));
     let share = all / dp;
     let tokens = |index: usize| if case.uneven { [256, 128, 384, 128][index % 4] } else { TOKENS };
-    let has_source = (case.spec)(case.tied).source > 0;
-    let micro = |index: usize| {
-        let micro = micro(index, tokens(index));
-        MicroBatch { source: has_source.then(|| mesh_streams::source(&micro)), ..micro }
-    };
+    let spec = (case.spec)(case.tied);
+    let micro = |index: usize| mesh_streams::with_source(micro(index, tokens(index)), &spec);
     (rank * share..(rank + 1) * share).map(micro).collect()
 }
 

@@ -9,12 +9,20 @@ use fathom_train::{MicroBatch, SourceTokens};
 
 use crate::adapters::LORA;
 use crate::mesh::{Case, ONE, check, moves};
-use crate::streams;
+use crate::{retrieval, streams};
 
 const GRID: Grid = ONE.grid;
 
 fn spec(tied: bool) -> Spec {
     Spec { tied, ..streams::spec(64, 4) }
+}
+
+/// With the stream of the model's source, if it has one.
+pub fn with_source(micro: MicroBatch, spec: &Spec) -> MicroBatch {
+    match spec.retrieval {
+        Some(sizes) => retrieval::with_neighbours(micro, sizes),
+        None => MicroBatch { source: (spec.source > 0).then(|| source(&micro)), ..micro },
+    }
 }
 
 /// The first half of each document.

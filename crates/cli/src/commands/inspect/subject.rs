@@ -1,7 +1,7 @@
 //! The model and text that are inspected.
 
 use anyhow::Result;
-use fathom_app::inspect::Subject;
+use fathom_app::inspect::{Streams, Subject};
 use fathom_app::{Machine, output};
 
 use crate::args::InspectModel;
@@ -13,5 +13,6 @@ pub(super) fn subject(args: &InspectModel) -> Result<Subject> {
     let listener = Plain::default();
     let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
     let model = (args.model.as_path(), args.adapter.as_deref());
-    Ok(Subject::new(model, (&args.ids, &args.decoder_ids), args.precision.dtype(), &machine, &listener)?)
+    let streams = Streams { ids: &args.ids, decoder: &args.decoder_ids, neighbours: &args.neighbours };
+    Ok(Subject::new(model, streams, args.precision.dtype(), &machine, &listener)?)
 }

@@ -29,6 +29,7 @@ const CHAPTERS: [&str; 34] = [
     "teaching",
     "encoders",
     "encoder-decoders",
+    "retro",
     "alignment",
     "alignment-rl",
     "serving",
@@ -171,6 +172,11 @@ fn commands_of_encoders_run() {
 #[test]
 fn commands_of_encoder_decoders_run() {
     run("encoder-decoders");
+}
+
+#[test]
+fn commands_of_decoders_with_neighbours_run() {
+    run("retro");
 }
 
 #[test]
