@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fathom_model::{EncoderHead, Spec};
+use fathom_model::{EncoderHead, Spec, open_any_config};
 
 use crate::error::{Context, Result};
 
@@ -18,6 +18,11 @@ pub fn write(folder: &Path, spec: &Spec, base: Option<&Path>) -> Result<()> {
     }
     fathom_base::files::write(&path, text(class(spec), base).as_bytes())
         .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Transformers' class that reads the model in a folder; that of decoders where there is no model.
+pub fn class_of(folder: &Path) -> &'static str {
+    open_any_config(folder).map_or("AutoModelForCausalLM", |(spec, _)| class(&spec))
 }
 
 /// Transformers' class that reads a model.

@@ -26,7 +26,7 @@ pub mod adapters;
 pub mod board;
 pub mod budgets;
 mod calibration;
-mod card;
+pub mod card;
 pub mod chat;
 pub mod crew;
 #[cfg(feature = "curate")]

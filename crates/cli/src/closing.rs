@@ -4,7 +4,7 @@ use std::path::Path;
 
 use fathom_app::opening::{TEMPERATURE, is_worth_a_try};
 use fathom_app::train::Report;
-use fathom_app::{Job, models};
+use fathom_app::{Job, card, models};
 use fathom_base::human;
 use fathom_report::RunLog;
 use fathom_train::recipe::QuantizationName;
@@ -49,8 +49,13 @@ fn hints(job: &Job, log: &RunLog) -> Vec<Hint> {
         hints.push(hint("look at its logits", format!("{me} inspect logits {out} --ids 1,2,3")));
         return hints;
     }
+    let class = card::class_of(&job.model());
     hints.push(if scores {
         hint("ask for rewards", format!("{me} score {model} PAIRS.jsonl --out scored.jsonl"))
+    } else if class == "AutoModelForMaskedLM" {
+        hint("look at its logits", format!("{me} inspect logits {out} --ids 1,2,3"))
+    } else if base.is_none() && !["AutoModelForCausalLM", "AutoModelForSeq2SeqLM"].contains(&class) {
+        hint("serve the encoder", format!("{me} serve {out}"))
     } else if models::converses(base.as_ref().unwrap_or(&job.model())) {
         hint("talk to the model", format!("{me} chat {model} --temperature {TEMPERATURE}"))
     } else {
@@ -60,7 +65,10 @@ fn hints(job: &Job, log: &RunLog) -> Vec<Hint> {
     if base.is_some() {
         hints.push(hint("merge it", format!("{me} export {out} {}", word(&job.folder.join("model")))));
     }
-    hints.push(hint("load it in Python", python(job, base.is_some(), scores)));
+    hints.push(hint(
+        "load it in Python",
+        python(job, base.is_some(), if scores { "AutoModelForSequenceClassification" } else { class }),
+    ));
     if job.recipe().run.name.starts_with("quickstart") {
         hints.push(hint("train longer", format!("{me} quickstart --minutes 60 --out out/longer")));
     }
@@ -69,14 +77,15 @@ fn hints(job: &Job, log: &RunLog) -> Vec<Hint> {
 }
 
 /// A line of Python that loads the run's result: an adapter with the base that it names, quantized as in training.
-fn python(job: &Job, adapts: bool, scores: bool) -> String {
-    let kind = if scores { "SequenceClassification" } else { "CausalLM" };
+fn python(job: &Job, adapts: bool, class: &str) -> String {
     let quoted = |path: &Path| serde_json::json!(path.display().to_string()).to_string();
     if !adapts {
-        let (name, folder) = (format!("AutoModelFor{kind}"), quoted(&job.model()));
-        return format!("from transformers import {name}; model = {name}.from_pretrained({folder})");
+        return format!(
+            "from transformers import {class}; model = {class}.from_pretrained({})",
+            quoted(&job.model())
+        );
     }
-    let (name, folder) = (format!("AutoPeftModelFor{kind}"), quoted(&job.adapter()));
+    let (name, folder) = (class.replacen("Auto", "AutoPeft", 1), quoted(&job.adapter()));
     let bits = match job.recipe().model.quantization {
         QuantizationName::None => "",
         QuantizationName::Nf4 => "load_in_4bit=True, bnb_4bit_quant_type=\"nf4\"",

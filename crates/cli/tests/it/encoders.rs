@@ -56,7 +56,11 @@ fn masked_tokens_are_learned_and_their_logits_inspected() {
     let at = |name: &str| folder.path().join(name);
     write_text(&at("text"));
     let short = ["stage.0.seq_tokens=64", "stage.0.samples_per_micro_batch=4", "stage.0.steps=30"];
-    good(args("mlm", &bert(), &at("text"), &at("mlm"), &short));
+    let out = good(args("mlm", &bert(), &at("text"), &at("mlm"), &short));
+    assert!(
+        out.contains(" inspect logits ") && out.contains("AutoModelForMaskedLM.from_pretrained"),
+        "{out}"
+    );
     learned(&at("mlm"));
     let config: Value = serde_json::from_slice(&fs::read(at("mlm/model/config.json")).unwrap()).unwrap();
     assert_eq!(config["architectures"], json!(["BertForMaskedLM"]));

@@ -58,7 +58,8 @@ fn dropped_spans_are_learned_from_nothing_and_from_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     write_text(&at("text"));
-    good(args("t5-small", &at("text"), &at("new"), &short(&[])));
+    let out = good(args("t5-small", &at("text"), &at("new"), &short(&[])));
+    assert!(out.contains(" generate ") && out.contains("AutoModelForSeq2SeqLM.from_pretrained"), "{out}");
     learned(&at("new"));
     let model = at("new/model");
     let config: Value = serde_json::from_slice(&fs::read(model.join("config.json")).unwrap()).unwrap();
