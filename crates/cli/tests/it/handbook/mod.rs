@@ -20,7 +20,7 @@ use fathom_train::recipe::Recipe;
 use crate::{good, on_one_thread, text};
 
 /// Pages in `docs`, and the repository's README.
-const CHAPTERS: [&str; 34] = [
+const CHAPTERS: [&str; 35] = [
     "../README",
     "README",
     "quickstart",
