@@ -3,17 +3,17 @@
 //! a prompt that SteerLM 2 trains on. An encoder-decoder's are the losses of answers.
 
 mod answers;
+mod request;
 mod responses;
 
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 
 use fathom_base::{LanguageModel, Numbers};
 use fathom_model::Spec;
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
 use fathom_text::lessons::{Answers, Judge, Lesson, Lessons, Rows, Teaching};
-use fathom_train::recipe::Precision;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Context, Result, refuse};
@@ -21,29 +21,10 @@ use crate::events::Events;
 use crate::host::{Host, HostFacts, HostOptions};
 use crate::machine::Machine;
 use crate::text::reference;
+pub use request::Request;
+use request::{created, write};
 use responses::Asks;
 pub use responses::Likelihood;
-
-/// Options of scoring.
-pub struct Request {
-    /// Folder of a run, or a Hugging Face folder.
-    pub model: PathBuf,
-    /// Adapter over it with a head of scores: a run's folder, or one in PEFT's layout.
-    pub adapter: Option<PathBuf>,
-    /// JSON lines with two answers each, or, with `best`, of training rows.
-    pub data: PathBuf,
-    /// Output file: the same rows with the model's scores added.
-    pub out: PathBuf,
-    /// Type of the weights.
-    pub precision: Precision,
-    /// Number of top tokens at each position and their temperature, written instead of log-probabilities.
-    pub best: Option<(usize, f64)>,
-    /// Names of a reward model's scores: rows are conversations, and the scores of each last answer become its `label`.
-    pub labels: Vec<String>,
-    /// For rows with several answers to a prompt, the likelihood to write for each, and the standard deviation of a
-    /// label's ratings around the scores.
-    pub responses: Option<(Likelihood, f64)>,
-}
 
 /// Scores the rows of a file; returns their number.
 ///
@@ -135,12 +116,6 @@ fn check_best(best: Option<(usize, f64)>, spec: &Spec, folder: &Path) -> Result<
     Ok(())
 }
 
-fn created(request: &Request) -> Result<BufWriter<std::fs::File>> {
-    let file = std::fs::File::create(&request.out)
-        .with_context(|| format!("cannot create {}", request.out.display()))?;
-    Ok(BufWriter::new(file))
-}
-
 /// Scores rows with several answers; returns their number.
 fn of_responses(
     request: &Request,
@@ -172,10 +147,6 @@ fn label(row: &mut Map<String, Value>, names: &[String], said: &Value) -> Option
     let last = row.get_mut(turns)?.as_array_mut()?.last_mut()?.as_object_mut()?;
     last.insert("label".into(), text.into());
     Some(())
-}
-
-fn write(out: &mut dyn Write, row: &Map<String, Value>) -> std::io::Result<()> {
-    writeln!(out, "{}", serde_json::to_string(row)?)
 }
 
 /// Computes numbers of the texts of documents.

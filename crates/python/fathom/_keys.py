@@ -165,7 +165,7 @@ class ModelTable(Table):
     from_: str | None
     """Hugging Face folder to start from; the sizes below are then ignored."""
 
-    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid", "t5"]
+    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid", "t5", "retro"]
     """Family of the model."""
 
     no_rope_layer_interval: int | str
@@ -176,6 +176,9 @@ class ModelTable(Table):
 
     attention_interval: int | str
     """For `granitemoehybrid`: one layer in this many has attention. Allowed: from 1 to 65 536."""
+
+    retro_layers: list[int | str]
+    """For `retro`: numbers, from 1, of the layers that attend to neighbours; empty for those from the 6th on, or the 9th of more than 15, every third, or else the last."""
 
     ssm_head_dim: int | str
     """For `mamba2` and `granitemoehybrid`: columns of a head of the state-space layers, whose heads have twice `model.hidden` together. Allowed: from 1 to 1 048 576."""
@@ -337,43 +340,43 @@ class AdaptersTable(Table):
     """Its reward file, in place of `rl.reward`."""
 
     method: Literal["none", "lora", "rslora", "dora", "pissa", "ia3", "houlsby", "prompt", "p_tuning", "prefix"] | None
-    """As `adapter.method`, except `pissa`, which changes the base."""
+    """`adapter.method` of this adapter, except `pissa`, which changes the base."""
 
     rank: int | str | None
-    """As `adapter.rank`. Allowed: from 1 to 1 048 576."""
+    """`adapter.rank` of this adapter. Allowed: from 1 to 1 048 576."""
 
     alpha: float | None
-    """As `adapter.alpha`. Allowed: above 0."""
+    """`adapter.alpha` of this adapter. Allowed: above 0."""
 
     targets: Any | None
-    """As `adapter.targets`."""
+    """`adapter.targets` of this adapter."""
 
     token_rows: list[int | str]
-    """As `adapter.token_rows`. Allowed: from 0 to 1 048 576."""
+    """`adapter.token_rows` of this adapter. Allowed: from 0 to 1 048 576."""
 
     dropout: float | None
-    """As `adapter.dropout`. Allowed: 0 or more and below 1."""
+    """`adapter.dropout` of this adapter. Allowed: 0 or more and below 1."""
 
     lr_ratio: float | None
-    """As `adapter.lr_ratio`. Allowed: above 0."""
+    """`adapter.lr_ratio` of this adapter. Allowed: above 0."""
 
     embedding_lr_ratio: float | None
-    """As `adapter.embedding_lr_ratio`. Allowed: above 0."""
+    """`adapter.embedding_lr_ratio` of this adapter. Allowed: above 0."""
 
     virtual_tokens: int | str | None
-    """As `adapter.virtual_tokens`. Allowed: from 1 to 1 048 576."""
+    """`adapter.virtual_tokens` of this adapter. Allowed: from 1 to 1 048 576."""
 
     prompt_text: str | None
-    """As `adapter.prompt_text`."""
+    """`adapter.prompt_text` of this adapter."""
 
     encoder_reparameterization_type: Literal["mlp", "lstm"] | None
-    """As `adapter.encoder_reparameterization_type`."""
+    """`adapter.encoder_reparameterization_type` of this adapter."""
 
     prefix_projection: bool | None
-    """As `adapter.prefix_projection`."""
+    """`adapter.prefix_projection` of this adapter."""
 
     encoder_hidden_size: int | str | None
-    """As `adapter.encoder_hidden_size`. Allowed: from 2 to 1 048 576."""
+    """`adapter.encoder_hidden_size` of this adapter. Allowed: from 2 to 1 048 576."""
 
 
 class PrecisionTable(Table):
@@ -483,6 +486,12 @@ class DataTable(Table):
     max_text_tokens: int | str
     """For `embed`, `rerank` and `classify`: most tokens of a text or pair, of which the rest is cut off. Allowed: 2 or more."""
 
+    neighbours: str | None
+    """For `retro`: prefix of a token store, made with the same tokenizer, whose chunks are the neighbours; none for the documents that the run trains on. A document never has neighbours from itself or from a copy of it."""
+
+    neighbour_encoder: str | None
+    """For `retro`: folder of an encoder whose vectors find neighbours; none for BM25."""
+
     max_bytes: int | str | None
     """Maximum bytes of text to read; unset for all of it. Unread text is reported. Allowed: from 1 to 1 152 921 504 606 846 976."""
 
@@ -519,7 +528,7 @@ class ObjectiveTable(Table):
 
     __slots__ = ()
 
-    method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify", "span_corruption", "seq2seq"]
+    method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify", "span_corruption", "seq2seq", "retro"]
     """The method."""
 
     loss: Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process", "pointwise", "pairs", "margin", "listwise", "multi_label", "tokens"]
@@ -1341,6 +1350,8 @@ class Dials(TypedDict, total=False):
     data_max_bytes: int | str | None
     data_max_rows_dropped: int | str
     data_max_text_tokens: int | str
+    data_neighbour_encoder: str | None
+    data_neighbours: str | None
     data_paths: list[str]
     data_recall_share: float
     data_shuffle: bool
@@ -1395,7 +1406,7 @@ class Dials(TypedDict, total=False):
     f_alpha: float
     f_divergence: Literal["reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"]
     failed_reward: float | None
-    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid", "t5"]
+    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid", "t5", "retro"]
     fault: str | None
     final_share: float
     flops: float | None
@@ -1489,7 +1500,7 @@ class Dials(TypedDict, total=False):
     mesh_tp: int | str
     mesh_virtual_stages: int | str
     messages: str | None
-    method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify", "span_corruption", "seq2seq"]
+    method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify", "span_corruption", "seq2seq", "retro"]
     micro_batches: int | str
     min_doc_tokens: int | str
     min_p: float
@@ -1502,7 +1513,7 @@ class Dials(TypedDict, total=False):
     model_attention_interval: int | str
     model_double_quant: bool
     model_embedding_multiplier: float
-    model_family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid", "t5"]
+    model_family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid", "t5", "retro"]
     model_ffn: int | str
     model_from: str | None
     model_head_dim: int | str
@@ -1517,6 +1528,7 @@ class Dials(TypedDict, total=False):
     model_no_rope_layer_interval: int | str
     model_precision: Literal["bf16", "f32"]
     model_quantization: Literal["none", "nf4", "int8"]
+    model_retro_layers: list[int | str]
     model_rope_dim: int | str
     model_rope_theta: float
     model_ssm_groups: int | str
@@ -1543,6 +1555,8 @@ class Dials(TypedDict, total=False):
     needle_trials: int | str
     neftune_alpha: float
     negatives: int | str
+    neighbour_encoder: str | None
+    neighbours: str | None
     no_rope_layer_interval: int | str
     num_layers_at_end_in_bf16: int | str
     num_layers_at_start_in_bf16: int | str
@@ -1571,7 +1585,7 @@ class Dials(TypedDict, total=False):
     objective_losses: list[Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process", "pointwise", "pairs", "margin", "listwise", "multi_label", "tokens"]]
     objective_mask_share: float
     objective_masking: Literal["tokens", "words", "spans"]
-    objective_method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify", "span_corruption", "seq2seq"]
+    objective_method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify", "span_corruption", "seq2seq", "retro"]
     objective_mismatched_rows: int | str
     objective_neftune_alpha: float
     objective_negatives: int | str
@@ -1641,6 +1655,7 @@ class Dials(TypedDict, total=False):
     resamples: int | str
     responses: int | str
     restarts: int | str
+    retro_layers: list[int | str]
     reward_scale: float
     rl_advantage: Literal["trl", "mean", "batch", "verl", "nemo_rl", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline", "each_then_sum", "raw", "gae"]
     rl_answers: int | str
@@ -1902,6 +1917,8 @@ DIALS: Final[dict[str, str]] = {
     "data_max_bytes": "data.max_bytes",
     "data_max_rows_dropped": "data.max_rows_dropped",
     "data_max_text_tokens": "data.max_text_tokens",
+    "data_neighbour_encoder": "data.neighbour_encoder",
+    "data_neighbours": "data.neighbours",
     "data_paths": "data.paths",
     "data_recall_share": "data.recall_share",
     "data_shuffle": "data.shuffle",
@@ -2078,6 +2095,7 @@ DIALS: Final[dict[str, str]] = {
     "model_no_rope_layer_interval": "model.no_rope_layer_interval",
     "model_precision": "model.precision",
     "model_quantization": "model.quantization",
+    "model_retro_layers": "model.retro_layers",
     "model_rope_dim": "model.rope_dim",
     "model_rope_theta": "model.rope_theta",
     "model_ssm_groups": "model.ssm_groups",
@@ -2104,6 +2122,8 @@ DIALS: Final[dict[str, str]] = {
     "needle_trials": "eval.needle_trials",
     "neftune_alpha": "objective.neftune_alpha",
     "negatives": "objective.negatives",
+    "neighbour_encoder": "data.neighbour_encoder",
+    "neighbours": "data.neighbours",
     "no_rope_layer_interval": "model.no_rope_layer_interval",
     "num_layers_at_end_in_bf16": "precision.num_layers_at_end_in_bf16",
     "num_layers_at_start_in_bf16": "precision.num_layers_at_start_in_bf16",
@@ -2202,6 +2222,7 @@ DIALS: Final[dict[str, str]] = {
     "resamples": "scale.resamples",
     "responses": "objective.responses",
     "restarts": "mesh.restarts",
+    "retro_layers": "model.retro_layers",
     "reward_scale": "objective.reward_scale",
     "rl_advantage": "rl.advantage",
     "rl_answers": "rl.answers",

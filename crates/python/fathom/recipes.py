@@ -168,6 +168,11 @@ def t5_small(**dials: Unpack[Dials]) -> TrainRecipe:
     return shipped("t5-small", dials)
 
 
+def retro(**dials: Unpack[Dials]) -> TrainRecipe:
+    """RETRO: a decoder of 12 layers that reads neighbours of its text, which are found in the text itself: data.paths=TEXT."""
+    return shipped("retro", dials)
+
+
 def grpo(**dials: Unpack[Dials]) -> TrainRecipe:
     """A Hugging Face model learns from rewards by GRPO: model.from=DIR data.paths=F.jsonl rl.reward=FILE.toml."""
     return shipped("grpo", dials)
@@ -530,6 +535,7 @@ __all__ = [
     "classify",
     "t5",
     "t5_small",
+    "retro",
     "grpo",
     "dapo",
     "rloo",

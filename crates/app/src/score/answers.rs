@@ -7,7 +7,7 @@ use fathom_text::chat::Template;
 use fathom_text::lessons::{Lesson, Lessons, Rows, Teaching};
 use serde_json::{Value, json};
 
-use super::{Request, created, write};
+use super::request::{Request, created, write};
 use crate::error::{Context, Result, refuse};
 use crate::host::{Host, HostFacts};
 use crate::text::reference;

@@ -144,17 +144,7 @@ pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
     let mut subject =
         Subject { model: &host, tokenizer: &tokenizer, source, max_length, cache, cut: 0, asked: 0 };
     let results = run(&nodes, &prepared, &mut subject, &options)?;
-    for task in results.tasks.iter().filter(|task| task.cut > 0) {
-        events.warn(&format!(
-            "task {}: {} of {} requests were longer than the context of {max_length} tokens and were cut from the left",
-            task.config.name, task.cut, task.requests
-        ));
-    }
-    if let Some(limit) = request.limit {
-        events.warn(&format!(
-            "--limit {limit}: the figures are of a part of the items, and only for trying things out"
-        ));
-    }
+    warn_parts(&results, max_length, request.limit, events);
     let mut json = results.json();
     describe(&mut json, request, &host, &results, max_length);
     if let Some(scores) = Scores::of(&results) {
@@ -172,6 +162,21 @@ pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
         write(out, &json, &results, request.log_samples)?;
     }
     Ok(Ran { results, json, kept })
+}
+
+/// Warns of requests that were cut and of items that were left out.
+fn warn_parts(results: &Results, max_length: usize, limit: Option<f64>, events: &dyn Events) {
+    for task in results.tasks.iter().filter(|task| task.cut > 0) {
+        events.warn(&format!(
+            "task {}: {} of {} requests were longer than the context of {max_length} tokens and were cut from the left",
+            task.config.name, task.cut, task.requests
+        ));
+    }
+    if let Some(limit) = limit {
+        events.warn(&format!(
+            "--limit {limit}: the figures are of a part of the items, and only for trying things out"
+        ));
+    }
 }
 
 /// Tokens that the chat template puts around a prompt.

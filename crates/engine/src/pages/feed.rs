@@ -7,8 +7,9 @@ use fathom_grad::{Batch, DocumentRun, DocumentRuns, LayerMemory, RowTerms, Terms
 use fathom_model::{Model, mask};
 use fathom_tensor::{Category, Device, Mask, PAGE_ROWS, PackPages, PageFormat, PageTable, Slice, Tensor};
 
+use super::row::row_bytes;
 use super::sources::{BatchSources, SourceText};
-use super::{Pages, Side, Table, row_bytes};
+use super::{Pages, Side, Table};
 
 /// New tokens of one sequence.
 #[derive(Clone, Copy)]

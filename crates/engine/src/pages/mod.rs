@@ -8,6 +8,7 @@
 mod ahead;
 mod feed;
 mod file;
+mod row;
 mod sources;
 mod states;
 mod tree;
@@ -20,6 +21,7 @@ use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, Tensor};
 
 pub(crate) use feed::{Feed, Feeding};
 use file::{PageFile, Side};
+use row::row_bytes;
 pub(crate) use sources::SourceText;
 use states::States;
 pub(crate) use states::{Checkpoint, state_bytes};
@@ -92,11 +94,6 @@ pub(crate) struct Short {
 
 fn rows_of(page: u32) -> Range<usize> {
     page as usize * PAGE_ROWS..(page as usize + 1) * PAGE_ROWS
-}
-
-/// Bytes of a row of a layer's keys or values; 0 for another rank's layers.
-fn row_bytes(tensor: &Tensor) -> usize {
-    tensor.cols() * tensor.dtype().bytes()
 }
 
 /// Number of pages for `tokens` tokens.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use fathom_model::{Model, StateSpec};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
-use super::row_bytes;
+use super::row::row_bytes;
 
 /// The states of a sequence after some of its tokens, in host memory.
 pub(crate) type Checkpoint = Rc<Vec<Vec<u8>>>;

@@ -70,7 +70,7 @@ fn published_numbers_are_found_and_a_wrong_check_digit_is_not() {
 }
 
 #[test]
-fn a_number_that_anything_may_be_needs_a_word_unless_it_is_told_not_to() {
+fn a_number_that_anything_may_be_needs_a_word_unless_all_are_wanted() {
     let loose =
         |entity| PiiOptions { entities: vec![entity], without_context: true, ..PiiOptions::default() };
     for (entity, word, number) in [

@@ -184,11 +184,10 @@ fn planted(entity: Entity, r: &mut Random) -> (String, String) {
             ];
             (r.of(&PLACES).to_owned(), r.of(&templates))
         }
-        Entity::Person => {
+        _ => {
             let value = format!("{} {}", r.of(&GIVEN), r.of(&SURNAMES));
             (value, r.of(&["Yesterday {} came by.", "said {}, who knew.", "the work of {} in Rome"]))
         }
-        other => unreachable!("{other:?} is not a common kind"),
     };
     (template.replace("{}", &value), value)
 }

@@ -1,7 +1,20 @@
 //! The table of kinds, by country. Forms are regular expressions over ASCII without regard to case.
 
-use super::{Kind, checks, coins};
+use super::{checks, coins};
 use crate::pii::Entity;
+
+/// A kind of number.
+pub(super) struct Kind {
+    pub(super) entity: Entity,
+    /// Form that counts by itself; empty for none.
+    pub(super) certain: &'static str,
+    /// Form that counts near a word; empty for none.
+    pub(super) doubtful: &'static str,
+    /// Words that name the kind, in lower case, separated by `|`.
+    pub(super) words: &'static str,
+    /// Check of the capital letters and digits of a number.
+    pub(super) check: fn(&[u8]) -> bool,
+}
 
 /// A number of Korea: a birthday, a digit of those given, and six more. What follows may be a syllable.
 macro_rules! korean {

@@ -15,19 +15,6 @@ use super::detection::{Detection, compile, has_context};
 /// Bytes before a number in which a word may name its kind.
 const REACH: usize = 60;
 
-/// A kind of number.
-struct Kind {
-    entity: Entity,
-    /// Form that counts by itself; empty for none.
-    certain: &'static str,
-    /// Form that counts near a word; empty for none.
-    doubtful: &'static str,
-    /// Words that name the kind, in lower case, separated by `|`.
-    words: &'static str,
-    /// Check of the capital letters and digits of a number.
-    check: fn(&[u8]) -> bool,
-}
-
 /// Compiled forms of the kinds that are looked for.
 #[derive(Clone, Debug)]
 pub(super) struct NationalNumbers {
