@@ -44,9 +44,9 @@ fn belongs_to_number(word: &str) -> bool {
         || word.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
-/// Returns whether all parts of a word, as of `B-MW`, may belong to a number of a country.
+/// Returns whether a number of a country may begin in a word, or go on through it: the last part, as of `B-MW`, is short.
 fn is_short(word: &str) -> bool {
-    word.split(|c: char| !c.is_alphanumeric()).all(|part| part.chars().count() <= SHORT)
+    word.rsplit(|c: char| !c.is_alphanumeric()).next().is_none_or(|part| part.chars().count() <= SHORT)
 }
 
 #[cfg(test)]
