@@ -204,7 +204,7 @@ recipe! {
         pub attention_interval: usize [Whole(1, MANY)] = 8,
         /// For `retro`: numbers, from 1, of the layers that attend to neighbours; empty for those from the 6th on, or the 9th of more than
         /// 15, every third, or else the last.
-        pub retro_layers: Vec<usize>,
+        pub retro_layers: Vec<usize> [Whole(1, 4096)],
         /// For `mamba2` and `granitemoehybrid`: columns of a head of the state-space layers, whose heads have twice `model.hidden` together.
         pub ssm_head_dim: usize [Whole(1, COLUMNS)] = 64,
         /// For these: columns of a head's state per column of the head.
