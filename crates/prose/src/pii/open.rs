@@ -24,7 +24,8 @@ impl Pii {
             let before = text[..open].trim_end();
             let start = last_word(text, before.len());
             let word = &text[start..before.len()];
-            if start == open || !belongs_to_number(word) && !(short && is_short(word)) {
+            let goes_on = belongs_to_number(word) || short && is_short(word);
+            if start == open || !goes_on {
                 return open;
             }
             open = start;

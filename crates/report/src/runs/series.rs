@@ -122,7 +122,7 @@ impl Stretch {
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Stretch> {
-        let long = |at: usize| Some(bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)?);
+        let long = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         let steps = bytes.get(24..28)?.try_into().ok().map(u32::from_le_bytes)?;
         Some(Stretch { step: long(0)?, tokens: long(8)?, time_s: f64::from_bits(long(16)?), steps })
     }
@@ -141,7 +141,7 @@ impl Values {
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Values> {
-        let number = |at: usize| Some(bytes.get(at..at + 8)?.try_into().ok().map(f64::from_le_bytes)?);
+        let number = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(f64::from_le_bytes);
         let count = bytes.get(24..28)?.try_into().ok().map(u32::from_le_bytes)?;
         Some(Values { sum: number(0)?, low: number(8)?, high: number(16)?, count })
     }

@@ -81,12 +81,12 @@ pub(super) fn au_abn(number: &[u8]) -> bool {
     let mut digits = digits(number);
     let Some(first) = digits[0].checked_sub(1) else { return false };
     digits[0] = first;
-    weighted(&digits, &[10, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19]) % 89 == 0
+    weighted(&digits, &[10, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19]).is_multiple_of(89)
 }
 
 pub(super) fn au_acn(number: &[u8]) -> bool {
     let digits = digits(number);
-    (weighted(&digits[..8], &[8, 7, 6, 5, 4, 3, 2, 1]) + digits[8]) % 10 == 0
+    (weighted(&digits[..8], &[8, 7, 6, 5, 4, 3, 2, 1]) + digits[8]).is_multiple_of(10)
 }
 
 pub(super) fn au_medicare(number: &[u8]) -> bool {
@@ -95,7 +95,7 @@ pub(super) fn au_medicare(number: &[u8]) -> bool {
 }
 
 pub(super) fn au_tfn(number: &[u8]) -> bool {
-    weighted(&digits(number), &[1, 4, 3, 7, 5, 8, 6, 9, 10]) % 11 == 0
+    weighted(&digits(number), &[1, 4, 3, 7, 5, 8, 6, 9, 10]).is_multiple_of(11)
 }
 
 pub(super) fn de_bsnr(number: &[u8]) -> bool {
@@ -121,7 +121,7 @@ pub(super) fn de_document(number: &[u8]) -> bool {
 
 pub(super) fn de_lanr(number: &[u8]) -> bool {
     let digits = digits(number);
-    (weighted(&digits[..6], &[4, 9, 4, 9, 4, 9]) + digits[6]) % 10 == 0
+    (weighted(&digits[..6], &[4, 9, 4, 9, 4, 9]) + digits[6]).is_multiple_of(10)
 }
 
 pub(super) fn de_plz(number: &[u8]) -> bool {
@@ -198,7 +198,7 @@ pub(super) fn it_vat_code(number: &[u8]) -> bool {
 pub(super) fn kr_brn(number: &[u8]) -> bool {
     let digits = digits(number);
     let sum = weighted(&digits[..9], &[1, 3, 7, 1, 3, 7, 1, 3, 5]) + digits[8] * 5 / 10;
-    (sum + digits[9]) % 10 == 0
+    (sum + digits[9]).is_multiple_of(10)
 }
 
 pub(super) fn kr_driver_license(number: &[u8]) -> bool {
@@ -220,7 +220,7 @@ pub(super) fn pl_pesel(number: &[u8]) -> bool {
     // The century is added to the month in steps of 20.
     let (month, day) = ((digits[2] * 10 + digits[3]) % 20, digits[4] * 10 + digits[5]);
     let sum = weighted(&digits[..10], &[1, 3, 7, 9, 1, 3, 7, 9, 1, 3]);
-    (1..=12).contains(&month) && (1..=31).contains(&day) && (sum + digits[10]) % 10 == 0
+    (1..=12).contains(&month) && (1..=31).contains(&day) && (sum + digits[10]).is_multiple_of(10)
 }
 
 pub(super) fn se_organisationsnummer(number: &[u8]) -> bool {
@@ -272,7 +272,7 @@ pub(super) fn uk_driving_licence(number: &[u8]) -> bool {
 }
 
 pub(super) fn uk_nhs(number: &[u8]) -> bool {
-    weighted(&digits(number), &[10, 9, 8, 7, 6, 5, 4, 3, 2, 1]) % 11 == 0
+    weighted(&digits(number), &[10, 9, 8, 7, 6, 5, 4, 3, 2, 1]).is_multiple_of(11)
 }
 
 pub(super) fn uk_nino(number: &[u8]) -> bool {
@@ -280,7 +280,7 @@ pub(super) fn uk_nino(number: &[u8]) -> bool {
 }
 
 pub(super) fn us_aba(number: &[u8]) -> bool {
-    weighted(&digits(number), &[3, 7, 1, 3, 7, 1, 3, 7, 1]) % 10 == 0
+    weighted(&digits(number), &[3, 7, 1, 3, 7, 1, 3, 7, 1]).is_multiple_of(10)
 }
 
 /// A number of the Drug Enforcement Administration.
