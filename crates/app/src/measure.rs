@@ -81,12 +81,15 @@ pub enum Parts {
     Needles,
 }
 
-/// Measures a model and logs the results. `ruler` has RULER's tasks, and whom to tell of each.
+/// RULER's tasks, and a function that is told the name of each.
+type RulerTasks<'a> = Option<(&'a Ruler, &'a dyn Fn(&str))>;
+
+/// Measures a model and logs the results.
 pub fn measure(
     subject: &Subject<'_>,
     recipe: &Recipe,
     extent: &Extent,
-    ruler: Option<(&Ruler, &dyn Fn(&str))>,
+    ruler: RulerTasks<'_>,
     metrics: &mut MetricsWriter,
 ) -> Result<Figures> {
     let engine = subject.engine(extent.tokens + ANSWER_TOKENS, CHUNK_TOKENS);
