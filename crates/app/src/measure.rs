@@ -81,7 +81,7 @@ pub enum Parts {
     Needles,
 }
 
-/// RULER's tasks, and a function that is told the name of each.
+/// RULER's tasks, and a function that gets the name of each.
 type RulerTasks<'a> = Option<(&'a Ruler, &'a dyn Fn(&str))>;
 
 /// Measures a model and logs the results.
