@@ -88,7 +88,7 @@ pub use model::Model;
 pub use modules::MODULES;
 pub use moe::{ExpertsParams, SharedParams};
 pub use narrow::{Linears, NarrowLayers};
-pub use neighbours::Retrieved;
+pub use neighbours::RetrievalOutput;
 pub use patch::{Patch, patches};
 pub use pieces::{Linear, LinearPart, Piece};
 pub use portion::{Holding, Holdings, Misfit, Portion, Shard, Weight};

@@ -14,7 +14,7 @@ use crate::norm::norm;
 use crate::spec::{Spec, Stack};
 
 /// Results of a forward pass with neighbours.
-pub struct Retrieved {
+pub struct RetrievalOutput {
     /// Hidden states before the head: [t, hidden].
     pub main: Tensor,
     /// Rows of the main stream, to which the source attends.
@@ -42,7 +42,7 @@ impl Model {
         &'a self,
         [below, rows, source, above]: [&mut impl Segments<'a>; 4],
         remember: &dyn Fn(Tensor) -> Memory,
-    ) -> Retrieved {
+    ) -> RetrievalOutput {
         let Some((layer, cross)) = self.spec.meeting() else {
             panic!("forward: {} has no retrieval", self.spec.family)
         };
@@ -61,7 +61,7 @@ impl Model {
         let x_td = self.part(above, (&upper, ABOVE), (layer, last), x_td, memory);
         let x_td = self.through(above, &upper, layer + 1..all, x_td, memory);
         let main = self.end(above, &upper, 0, x_td);
-        Retrieved { main, chunks, neighbours }
+        RetrievalOutput { main, chunks, neighbours }
     }
 
     /// Runs some parts of a layer.

@@ -15,7 +15,7 @@ use crate::text::reference;
 /// Scores rows of a prompt and an answer; returns their number.
 ///
 /// # Errors
-/// What decoders and reward models alone write; a row that cannot be read, or is too long for the model.
+/// An option for decoders and reward models alone; a row that cannot be read, or is too long for the model.
 pub(super) fn score(request: &Request, host: &Host, template: Option<&Template>) -> Result<usize> {
     let HostFacts { folder, tokenizer, .. } = host.facts();
     let asks = [

@@ -18,7 +18,7 @@ use crate::host::ModelThread;
 use crate::models;
 
 /// A served model, with its path and options.
-pub(super) struct Served {
+pub(super) struct RosterEntry {
     pub name: String,
     pub path: PathBuf,
     pub order: Order,
@@ -32,7 +32,7 @@ pub(super) struct StartedModel {
 
 /// The models of a server.
 pub(super) struct Roster {
-    models: Vec<Served>,
+    models: Vec<RosterEntry>,
     watch: Watch,
     threads: Mutex<Vec<JoinHandle<Result<()>>>>,
     /// Models that a rail started, until the server takes them.
@@ -44,7 +44,7 @@ pub(super) struct Roster {
 impl Roster {
     /// Models with their names, of which none is started.
     pub fn new(order: &Order, named: Vec<(String, PathBuf)>, watch: Watch) -> Roster {
-        let served = |(at, (name, path))| Served { name, path, order: order.of(at) };
+        let served = |(at, (name, path))| RosterEntry { name, path, order: order.of(at) };
         let models = named.into_iter().enumerate().map(served).collect();
         Roster {
             models,
@@ -56,7 +56,7 @@ impl Roster {
     }
 
     /// All models, in the order of the command.
-    pub fn models(&self) -> &[Served] {
+    pub fn models(&self) -> &[RosterEntry] {
         &self.models
     }
 
@@ -107,7 +107,7 @@ impl Roster {
         lock(&self.threads).iter().all(JoinHandle::is_finished)
     }
 
-    fn served(&self, name: &str) -> Result<&Served> {
+    fn served(&self, name: &str) -> Result<&RosterEntry> {
         match self.models.iter().find(|served| served.name == name) {
             Some(served) => Ok(served),
             None => refuse!("no model is called {name}"),
@@ -115,7 +115,7 @@ impl Roster {
     }
 
     /// Starts the engine and loads its adapters.
-    fn open(&self, served: &Served, order: &Order) -> Result<StartedModel> {
+    fn open(&self, served: &RosterEntry, order: &Order) -> Result<StartedModel> {
         let serving: Serving = if models::is_encoder(&served.path) {
             encoder::run
         } else if order.mesh.is_spread() {

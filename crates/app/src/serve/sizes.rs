@@ -311,7 +311,7 @@ pub(super) fn of(
         }
         // Keys and values of each layer end in a partly filled granule.
         let layers = spec.layers.len() + drafting.as_ref().map_or(0, |it| it.spec().layers.len());
-        // So do those of each source.
+        // Those of each source do too.
         let copies = if spec.source > 0 { 1 + sequences } else { 1 };
         workspace_bytes += (2 * layers * copies) as u64 * device.machine.profile().granule;
         let budget_bytes = device.pool.budget();

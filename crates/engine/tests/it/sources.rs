@@ -127,7 +127,7 @@ fn likelihoods_and_logits_of_answers_are_those_of_transformers() {
         let shape = tensors.shape("logits").unwrap().to_vec();
         let (logits, vocab) = (read_f32(&tensors, "logits", 0..shape[0]).unwrap(), shape[1]);
         with(name, 64, |Bed { engine, sources, .. }| {
-            // What a decoder reads, without the token that begins it, is an answer.
+            // An answer is the text that a decoder reads, without the token that begins it.
             let answers: Vec<Vec<u32>> = pairs.iter().map(|it| ids(&it["decoder"])[1..].to_vec()).collect();
             let asked: Vec<Continuation> = sources
                 .iter()
@@ -200,7 +200,7 @@ fn sources_take_no_more_memory_than_pages() {
     });
 }
 
-/// What an encoder-decoder has not.
+/// Requests that an encoder-decoder cannot answer.
 #[test]
 fn what_a_source_has_not_is_refused_by_name() {
     with("t5_v10", 64, |Bed { engine, sources, .. }| {

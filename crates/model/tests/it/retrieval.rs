@@ -8,7 +8,7 @@ use fathom_grad::{
     Batch, Counters, Eval, Grads, Labels, LossTerm, Memory, Params, Places, Scope, Segments, Tape,
 };
 use fathom_model::{
-    Caps, Family, FolderOptions, Model, PackedTokens, Retrieved, SafeTensors, SaveOptions, Source,
+    Caps, Family, FolderOptions, Model, PackedTokens, RetrievalOutput, SafeTensors, SaveOptions, Source,
     export_tensors, load, open, open_any, save_hf,
 };
 use fathom_tensor::{Category, DType, Device, Tensor};
@@ -50,13 +50,13 @@ fn golden(case: &Path) -> (Golden, SafeTensors) {
 
 /// A packed stream.
 #[derive(Default)]
-struct Packed {
+struct TokenStream {
     ids: Vec<i32>,
     positions: Vec<i32>,
     docs: Vec<Range<usize>>,
 }
 
-impl Packed {
+impl TokenStream {
     fn push(&mut self, ids: &[i32]) {
         let start = self.ids.len();
         self.positions.extend(0..ids.len() as i32);
@@ -85,7 +85,7 @@ impl Run {
         let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
         load(&device, &model, &mut params, &opened.source).unwrap();
         let chunk = opened.spec.retrieval.unwrap().chunk;
-        let (mut main, mut source, mut chunks) = (Packed::default(), Packed::default(), Vec::new());
+        let (mut main, mut source, mut chunks) = (TokenStream::default(), TokenStream::default(), Vec::new());
         for document in documents {
             for (index, neighbours) in document.neighbours.iter().enumerate() {
                 for ids in neighbours {
@@ -108,7 +108,7 @@ impl Run {
         Scope { device, params, batch: (&self.batches[stream]).into(), counters }
     }
 
-    fn forward<'a>(&'a self, runs: &mut [impl Segments<'a>; 4], trains: bool) -> Retrieved {
+    fn forward<'a>(&'a self, runs: &mut [impl Segments<'a>; 4], trains: bool) -> RetrievalOutput {
         let remember = |value: Tensor| {
             let room = || self.device.zeros(value.rows(), value.cols(), DType::F32, Category::Activations);
             let gradient = trains.then(room);
@@ -132,7 +132,7 @@ impl Run {
         });
         let labels = Labels::plain(device.from_i32(labels, Category::Data));
         let losses = device.zeros(1, self.batches[1].tokens, DType::F32, Category::Activations);
-        let Retrieved { main, chunks, neighbours } = self.forward(&mut runs, true);
+        let RetrievalOutput { main, chunks, neighbours } = self.forward(&mut runs, true);
         let [below, rows, source, above] = runs;
         let term = [LossTerm::cross_entropy(&losses)];
         let dy = self.model.head(0.0).loss(above.scope(), &main, &labels, &term, grads);

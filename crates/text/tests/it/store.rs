@@ -348,7 +348,7 @@ fn neighbours_are_numbers_of_chunks_and_belong_to_their_store() {
     }
     std::fs::write(&path, &bytes[..bytes.len() - 4]).unwrap();
     assert!(Neighbours::open(both).unwrap_err().to_string().contains("not those that were written"));
-    // Of the same text under another tokenizer.
+    // The store of the same text under another tokenizer.
     std::fs::write(&path, &bytes).unwrap();
     let other = tempfile::tempdir().unwrap();
     let prefix = other.path().join("corpus");

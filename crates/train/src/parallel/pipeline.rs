@@ -14,7 +14,7 @@ use std::time::Instant;
 use fathom_grad::{
     Batch, Counters, DeferredGrads, Grads, Memory, Offload, Params, Places, Scope, Spread, Tables, Tape,
 };
-use fathom_model::{Model, Retrieved, SourceStream, Streams};
+use fathom_model::{Model, RetrievalOutput, SourceStream, Streams};
 use fathom_tensor::mesh::{Axis, Flying, Group, Mesh};
 use fathom_tensor::{Category, Clock, DType, Device, Tensor};
 
@@ -183,7 +183,7 @@ impl<'a> Pipeline<'a> {
         std::iter::once(main).chain(source).collect()
     }
 
-    /// What another stream reads, with room for its gradient.
+    /// A value that another stream reads, with room for its gradient.
     fn remember(&self, value: Tensor) -> Memory {
         let gradient = self.device.zeros(value.rows(), value.cols(), DType::F32, Category::Activations);
         Memory { value, gradient: Some(gradient) }
@@ -368,7 +368,7 @@ impl<'a> Pipeline<'a> {
         let mut rows = tape(&micro.batch).with_input_gradient().with_offload(None);
         let mut source = tape(batch);
         let runs = [&mut below, &mut rows, &mut source, above];
-        let Retrieved { main, chunks, neighbours } =
+        let RetrievalOutput { main, chunks, neighbours } =
             self.model.forward_retrieval(runs, &|value| self.remember(value));
         (main, Meeting { below, rows, source, chunks, neighbours })
     }
