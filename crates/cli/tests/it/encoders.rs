@@ -102,6 +102,23 @@ fn an_embedder_learns_pairs_and_is_served_as_its_folder_says() {
 }
 
 #[test]
+fn a_step_of_an_embedder_is_measured_over_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = folder.path().join("embed.toml");
+    let short = include_str!("../../../../recipes/embed.toml").replace("= 256", "= 16");
+    fs::write(&recipe, short).unwrap();
+    let from = format!("model.from={}", bert().display());
+    let words =
+        ["bench", "step", arg(&recipe), &from, "--once", "--scores", "flat", "stage.0.micro_batches=1"];
+    let rows = ["stage.0.samples_per_micro_batch=8", "stages=16"];
+    let measured: Value = serde_json::from_str(good([&words[..], &rows].concat()).trim()).unwrap();
+    assert!(measured["loss"].as_f64().is_some_and(|loss| loss > 0.0), "{measured}");
+    assert_eq!(measured["peak_pool_bytes"], measured["planned_peak_bytes"]);
+    let one = ["stage.0.samples_per_micro_batch=1", "stages=16"];
+    refused([&words[..], &one].concat(), &["samples_per_micro_batch", "two rows of 2"]);
+}
+
+#[test]
 fn rerankers_and_classifiers_learn_by_every_loss() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);

@@ -159,9 +159,9 @@ impl Compares for Contrast {
 
     fn compare(&self, vectors: &[f32], keys: &[u64]) -> Compared {
         let (docs, rows) = (keys.len(), keys.len() / self.group);
-        let columns = vectors.len().checked_div(docs).unwrap_or(0);
         let mut all =
             Compared { losses: vec![0.0; rows], hits: vec![false; rows], gradient: vec![0.0; vectors.len()] };
+        let Some(columns) = vectors.len().checked_div(docs) else { return all };
         let widths = if self.widths.is_empty() { vec![columns] } else { self.widths.clone() };
         for width in widths {
             self.compare_width(vectors, keys, (columns, width.min(columns)), &mut all);
@@ -273,6 +273,14 @@ mod tests {
                 assert!((own - slope).abs() < 3e-3 * slope.abs().max(1.0), "{group} {at}: {own} {slope}");
             }
         }
+    }
+
+    #[test]
+    fn a_micro_batch_without_rows_has_no_loss() {
+        let of = Contrast { group: 2, pooling: Pooling::Mean, temperature: 0.05, widths: vec![] };
+        let micro = MicroBatch { ids: vec![1; 4], docs: vec![0..4], ..MicroBatch::default() };
+        let found = ask(&of, &micro, &[1.0; 4 * COLUMNS]);
+        assert!(found.loss == 0.0 && found.scores == [0.0; 4 * COLUMNS]);
     }
 
     #[test]

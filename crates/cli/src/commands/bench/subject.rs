@@ -11,6 +11,7 @@ use fathom_app::{Job, models};
 use fathom_base::recipe::Layers;
 use fathom_model::{Init, LoadedModel, Model, Spec, adapt, initialise};
 use fathom_tensor::{Category, Device, Profile};
+use fathom_text::pack::Facts;
 use fathom_train::offload::{self, Room};
 use fathom_train::recipe::{MachineKind, Memory, Recipe};
 use fathom_train::{
@@ -143,6 +144,20 @@ impl Subject {
         let teacher = how.goal.teacher.as_deref().map(|spec| teacher(device, spec, work)).transpose()?;
         trainer.teacher = teacher.map(Rc::new);
         let mut micro = random_batch(how.shape(*tokens), spec.vocab);
+        if let Some(weigh) = how.goal.objective.weigh().filter(|weigh| weigh.compares().is_some()) {
+            // Documents that are compared are rows, each of as many.
+            let rows = micro.docs.len() / weigh.group();
+            if rows < 2 {
+                bail!(
+                    "`samples_per_micro_batch`: documents of {} tokens are {}, which are not two rows of {} to compare; \
+                     give shorter stages (stages=128) and more samples",
+                    how.caps.seq_tokens,
+                    micro.docs.len(),
+                    weigh.group()
+                );
+            }
+            micro.facts = Facts { width: 1, values: vec![0.0; rows * weigh.group()] };
+        }
         if let Some(rows) = how.goal.objective.chosen(*tokens, how.caps.docs) {
             // The head's number of labels.
             let (every, labels) = (tokens.div_ceil(rows), micro.labels.iter_mut().enumerate());
