@@ -138,6 +138,32 @@ fn neighbours_are_found_and_read_from_nothing_and_from_a_folder() {
 }
 
 #[test]
+fn neighbours_are_found_by_the_vectors_of_an_encoder() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_passages(&at("text"));
+    let encoders = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/encoders");
+    let by = |name: &str| format!("data.neighbour_encoder={}", arg(&encoders.join(name)));
+    let column = |out: &str| {
+        let files = at(out).join("data/store").read_dir().unwrap().map(|it| it.unwrap().path());
+        let file = files.into_iter().find(|path| path.extension().is_some_and(|end| end == "neighbours"));
+        fs::read(file.unwrap()).unwrap()
+    };
+    let one = ["stage.0.steps=1"];
+    let embedder = by("embed_bert");
+    good(args(&at("text"), &at("words"), &with(&one)));
+    let vectors = [&with(&one)[..], &[&embedder]].concat();
+    good(args(&at("text"), &at("vectors"), &vectors));
+    good(args(&at("text"), &at("again"), &vectors));
+    // The same size, other neighbours; the same when they are found again.
+    assert_eq!(column("words").len(), column("vectors").len());
+    assert!(column("words") != column("vectors") && column("vectors") == column("again"));
+    // A run keeps what it has trained with.
+    refused(args(&at("text"), &at("vectors"), &with(&["stage.0.steps=2"])), &["data.neighbour_encoder"]);
+    refused(args(&at("text"), &at("none"), &[&with(&one)[..], &[&by("nothing")]].concat()), &["nothing"]);
+}
+
+#[test]
 fn what_does_not_go_together_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
