@@ -200,7 +200,7 @@ pub enum Position {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SubstringOptions {
-    /// Conditions for a text to stay.
+    /// Text that a document must contain to stay.
     pub text: String,
     /// Where it must be.
     pub position: Position,

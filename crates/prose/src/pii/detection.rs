@@ -23,7 +23,15 @@ pub(super) fn stands_alone(text: &str, start: usize, end: usize) -> bool {
 pub(super) fn has_context(text: &str, start: usize, reach: usize, words: &[&str]) -> bool {
     let from = text.floor_char_boundary(start.saturating_sub(reach));
     let before = &text[from..start];
-    let before = before.rsplit("\n\n").next().unwrap_or(before).as_bytes();
+    let before = before.rsplit("\n\n").next().unwrap_or(before);
+    // Words of other languages have letters whose capitals are not ASCII.
+    let lower;
+    let before = if before.is_ascii() {
+        before.as_bytes()
+    } else {
+        lower = before.to_lowercase();
+        lower.as_bytes()
+    };
     let is_letter = |at: usize| before.get(at).is_some_and(u8::is_ascii_alphabetic);
     // Comparing at the few word starts is faster than searching for each word.
     let mut starts = (0..before.len()).filter(|at| *at == 0 || !is_letter(at - 1));

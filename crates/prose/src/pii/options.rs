@@ -223,8 +223,8 @@ pub struct PiiOptions {
     pub action: Action,
     /// Secret text that decides invented values and hashes: the same salt gives the same values. `hash` needs one.
     pub salt: String,
-    /// Texts of the form of a kind count, though neither the form nor a word near it tells that it is one: nine digits may
-    /// be a tax file number anywhere, and `5/21` a date.
+    /// Any text that has the form of a kind counts, even if the form is ambiguous and no word nearby names the kind: nine
+    /// digits may be a tax file number anywhere, and `5/21` a date.
     pub without_context: bool,
     /// Countries (ISO 3166, two letters) whose phones are found as they are written there, by libphonenumber's tables,
     /// without a word such as "phone" before them: `["FR", "JP"]`. With a word, phones of all countries are found.

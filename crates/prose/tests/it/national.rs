@@ -128,3 +128,30 @@ fn a_growing_text_keeps_back_the_number_that_it_may_end_with() {
         assert_eq!(&text[pii(entity).first_open(text)..], open, "{entity:?}");
     }
 }
+
+#[test]
+fn zeros_are_no_number_and_every_state_of_india_registers() {
+    for (entity, zeros) in [
+        (Entity::AuTfn, "TFN 000 000 000"),
+        (Entity::AuAcn, "ACN 000 000 000"),
+        (Entity::UkNhs, "NHS 000 000 0000"),
+        (Entity::UsAbaRouting, "routing 000000000"),
+    ] {
+        assert!(found(&pii(entity), zeros).is_empty(), "{zeros}");
+    }
+    let of_state = |state: &str| format!("{state}AAACH7409R1ZZ");
+    for state in ["01", "27", "38", "97", "99"] {
+        assert_eq!(found(&pii(Entity::InGstin), &of_state(state)).len(), 1, "{state}");
+    }
+    for state in ["00", "39", "98"] {
+        assert!(found(&pii(Entity::InGstin), &of_state(state)).is_empty(), "{state}");
+    }
+}
+
+#[test]
+fn words_that_name_a_kind_may_be_capitals_of_any_alphabet() {
+    let licence = pii(Entity::DeFuehrerschein);
+    let number = "AB123456780";
+    let near = |word: &str| found(&licence, &format!("{word} {number}")).len();
+    assert_eq!((near("Führerschein"), near("FÜHRERSCHEIN"), near("Nummer")), (1, 1, 0));
+}

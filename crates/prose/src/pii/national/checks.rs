@@ -36,6 +36,11 @@ fn is_day(day: u32, month: u32) -> bool {
     (1..=most).contains(&day)
 }
 
+/// Whether it is not all zeros, which satisfy most sums and are given to nobody.
+fn is_given(number: &[u8]) -> bool {
+    number.iter().any(|digit| *digit != b'0')
+}
+
 pub(super) fn any(_: &[u8]) -> bool {
     true
 }
@@ -86,7 +91,7 @@ pub(super) fn au_abn(number: &[u8]) -> bool {
 
 pub(super) fn au_acn(number: &[u8]) -> bool {
     let digits = digits(number);
-    (weighted(&digits[..8], &[8, 7, 6, 5, 4, 3, 2, 1]) + digits[8]).is_multiple_of(10)
+    is_given(number) && (weighted(&digits[..8], &[8, 7, 6, 5, 4, 3, 2, 1]) + digits[8]).is_multiple_of(10)
 }
 
 pub(super) fn au_medicare(number: &[u8]) -> bool {
@@ -95,11 +100,11 @@ pub(super) fn au_medicare(number: &[u8]) -> bool {
 }
 
 pub(super) fn au_tfn(number: &[u8]) -> bool {
-    weighted(&digits(number), &[1, 4, 3, 7, 5, 8, 6, 9, 10]).is_multiple_of(11)
+    is_given(number) && weighted(&digits(number), &[1, 4, 3, 7, 5, 8, 6, 9, 10]).is_multiple_of(11)
 }
 
 pub(super) fn de_bsnr(number: &[u8]) -> bool {
-    number.iter().any(|digit| *digit != b'0')
+    is_given(number)
 }
 
 pub(super) fn de_health_insurance(number: &[u8]) -> bool {
@@ -141,8 +146,10 @@ pub(super) fn de_social_security(number: &[u8]) -> bool {
 
 pub(super) fn de_tax_id(number: &[u8]) -> bool {
     let digits = digits(number);
-    let most = (0..10).map(|digit| digits[..10].iter().filter(|it| **it == digit).count()).max();
-    most.is_some_and(|most| most <= 3) && iso_7064(&digits[..10]) == digits[10]
+    // Of the first ten digits one occurs twice or three times, and the others once or not at all.
+    let counts = (0..10).map(|digit| digits[..10].iter().filter(|it| **it == digit).count());
+    let repeated: Vec<usize> = counts.filter(|count| *count > 1).collect();
+    matches!(repeated[..], [2 | 3]) && iso_7064(&digits[..10]) == digits[10]
 }
 
 pub(super) fn es_nie(number: &[u8]) -> bool {
@@ -177,7 +184,8 @@ pub(super) fn in_aadhaar(number: &[u8]) -> bool {
 
 pub(super) fn in_gstin(number: &[u8]) -> bool {
     let state = digits(&number[..2]);
-    (1..=37).contains(&(state[0] * 10 + state[1]))
+    // States and union territories; then other territory and the centre.
+    matches!(state[0] * 10 + state[1], 1..=38 | 97 | 99)
 }
 
 pub(super) fn it_fiscal_code(code: &[u8]) -> bool {
@@ -192,7 +200,7 @@ pub(super) fn it_fiscal_code(code: &[u8]) -> bool {
 }
 
 pub(super) fn it_vat_code(number: &[u8]) -> bool {
-    number.iter().any(|digit| *digit != b'0') && luhn(number)
+    is_given(number) && luhn(number)
 }
 
 pub(super) fn kr_brn(number: &[u8]) -> bool {
@@ -272,7 +280,7 @@ pub(super) fn uk_driving_licence(number: &[u8]) -> bool {
 }
 
 pub(super) fn uk_nhs(number: &[u8]) -> bool {
-    weighted(&digits(number), &[10, 9, 8, 7, 6, 5, 4, 3, 2, 1]).is_multiple_of(11)
+    is_given(number) && weighted(&digits(number), &[10, 9, 8, 7, 6, 5, 4, 3, 2, 1]).is_multiple_of(11)
 }
 
 pub(super) fn uk_nino(number: &[u8]) -> bool {
@@ -280,7 +288,7 @@ pub(super) fn uk_nino(number: &[u8]) -> bool {
 }
 
 pub(super) fn us_aba(number: &[u8]) -> bool {
-    weighted(&digits(number), &[3, 7, 1, 3, 7, 1, 3, 7, 1]).is_multiple_of(10)
+    is_given(number) && weighted(&digits(number), &[3, 7, 1, 3, 7, 1, 3, 7, 1]).is_multiple_of(10)
 }
 
 /// A number of the Drug Enforcement Administration.

@@ -67,7 +67,7 @@ pub(super) const KINDS: &[Kind] = &[
     kind!(EsPassport, "", r"[A-Z]{3}\d{6}", checks::any, "pasaporte|passport"),
     kind!(FiPersonalIdentityCode, r"\d{6}[-+A-FU-Y]\d{3}[\dA-FHJ-NPR-Y]", "", checks::fi_personal_identity_code, ""),
     kind!(InAadhaar, r"\d{4}(?:-\d{4}-| \d{4} |:\d{4}:)\d{4}", r"\d{12}", checks::in_aadhaar, "aadhaar|aadhar|uidai|uid"),
-    kind!(InGstin, r"[0-3]\d[A-Z]{5}\d{4}[A-Z][A-Z\d]Z[A-Z\d]", "", checks::in_gstin, ""),
+    kind!(InGstin, r"(?:[0-3]\d|9[79])[A-Z]{5}\d{4}[A-Z][A-Z\d]Z[A-Z\d]", "", checks::in_gstin, ""),
     kind!(InPan, r"[A-Z]{3}[ABCFGHJLPT][A-Z]\d{4}[A-Z]", r"[A-Z]{5}\d{4}[A-Z]", checks::any, "pan|permanent account number"),
     kind!(InPassport, "", r"[A-Z][1-9]\d ?\d{4}[1-9]", checks::any, "passport"),
     kind!(InVehicleRegistration,
