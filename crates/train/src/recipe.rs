@@ -202,8 +202,8 @@ recipe! {
         pub embedding_multiplier: f64 [Above0(NO_END)] = 12.0,
         /// For `granitemoehybrid`: one layer in this many has attention.
         pub attention_interval: usize [Whole(1, MANY)] = 8,
-        /// For `retro`: numbers, from 1, of the layers that attend to neighbours; empty for those from the 6th on, or the 9th of more than
-        /// 15, every third, or else the last.
+        /// For `retro`: numbers, from 1, of the layers that attend to neighbours. Empty: every third layer from the 6th (from the 9th
+        /// if there are more than 15); the last one if there are fewer.
         pub retro_layers: Vec<usize> [Whole(1, 4096)],
         /// For `mamba2` and `granitemoehybrid`: columns of a head of the state-space layers, whose heads have twice `model.hidden` together.
         pub ssm_head_dim: usize [Whole(1, COLUMNS)] = 64,

@@ -14,7 +14,7 @@ use fathom_base::human;
 use fathom_curate::store_prefix;
 use fathom_model::Retrieval;
 use fathom_retrieval::ranking::RankedChunk;
-use fathom_retrieval::{Encode, Index, IndexOptions, Mode, Query, index};
+use fathom_retrieval::{Encode, EncoderFacts, Index, IndexOptions, Mode, Query, index};
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
 use fathom_text::loader::{HeldOut, is_held_out};
@@ -55,26 +55,23 @@ pub(super) fn column(
         tokenizer,
         encoder: encoder(job, events)?,
     };
-    let made_by = search.made_by();
+    let (made_by, folder) = (search.made_by(), job.data().join("neighbours"));
     match Neighbours::open(search.stores) {
         Ok(Some(found)) if found.made_by == made_by => {}
-        found if job.checkpoints().exists() => {
-            let why = found.err().map_or(String::new(), |error| format!(" ({error})"));
-            refuse!(
-                "{}: its neighbours were found with other settings, and this run has trained with them{why}; give back what was there, \
-                 or begin in another folder (run.out=FOLDER)",
-                store.prefix().display()
-            )
-        }
+        Ok(Some(_)) if job.checkpoints().exists() => refuse!(
+            "{}: its neighbours were found with other settings, and this run has trained with them; give back what was there, or \
+             begin in another folder (run.out=FOLDER)",
+            store.prefix().display()
+        ),
+        Err(error) if job.checkpoints().exists() => return Err(error.into()),
+        // The same settings find the same again.
         _ => {
-            let folder = job.data().join("neighbours");
             let Some(numbers) = search.run(&folder, stop, events)? else { return Ok(None) };
             let found = Neighbours::new(search.stores, (sizes.chunk, sizes.neighbours), made_by, numbers);
             found.write(&store_prefix(&job.data()))?;
-            std::fs::remove_dir_all(&folder)
-                .with_context(|| format!("cannot remove {}", folder.display()))?;
         }
     }
+    clear(&folder)?;
     drop(search);
     drop(database);
     // Nothing else has it.
@@ -85,6 +82,33 @@ pub(super) fn column(
 fn encoder(job: &Job, events: &dyn Events) -> Result<Option<EncoderHost>> {
     let Some(folder) = &job.recipe().data.neighbour_encoder else { return Ok(None) };
     Ok(Some(EncoderHost::open(folder, Some(DType::F32), &job.machine, events)?.embedding()?))
+}
+
+/// Removes a folder, if it is there.
+fn clear(folder: &Path) -> Result<()> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))
+}
+
+/// An encoder that refuses texts once the run is asked to stop.
+struct UntilStopped<'a> {
+    encoder: &'a EncoderHost,
+    stop: &'a AtomicBool,
+}
+
+impl Encode for UntilStopped<'_> {
+    fn facts(&self) -> EncoderFacts {
+        self.encoder.facts()
+    }
+
+    fn encode(&self, texts: &[String]) -> fathom_base::Result<Vec<Vec<f32>>> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(fathom_base::Error::product(std::io::Error::other("the run was asked to stop")));
+        }
+        self.encoder.encode(texts)
+    }
 }
 
 /// A search for neighbours.
@@ -109,7 +133,10 @@ impl Search<'_> {
     /// Numbers of the neighbours of all chunks; `None` if the run was asked to stop.
     fn run(&self, folder: &Path, stop: &AtomicBool, events: &dyn Events) -> Result<Option<Vec<i32>>> {
         let ([own, _], all) = (&self.chunks, self.chunks[0].count());
-        let (index, numbers) = self.index(folder, events)?;
+        let (index, numbers) = match self.index(folder, stop, events) {
+            Err(_) if stop.load(Ordering::Relaxed) => return Ok(None),
+            made => made?,
+        };
         let (found, done) = (std::sync::Mutex::new(BTreeMap::new()), AtomicUsize::new(0));
         let lane = || -> Result<()> {
             loop {
@@ -117,10 +144,15 @@ impl Search<'_> {
                 if first >= all || stop.load(Ordering::Relaxed) {
                     return Ok(());
                 }
+                // The others end too.
+                let ends = |error| {
+                    done.store(all, Ordering::Relaxed);
+                    error
+                };
                 let batch = first..(first + BATCH).min(all);
                 let text = format!("finding neighbours of {}", human::counted(all as u64, "chunk"));
                 events.on(Event::Progress { text, done: first as u64, all: all as u64 });
-                let near = self.batch(&index, &numbers, batch)?;
+                let near = self.batch(&index, &numbers, batch).map_err(ends)?;
                 found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(first, near);
             }
         };
@@ -149,13 +181,19 @@ impl Search<'_> {
     }
 
     /// An index of the chunks that may be neighbours, and the number of each by its number in the index.
-    fn index(&self, folder: &Path, events: &dyn Events) -> Result<(Index, Vec<usize>)> {
+    fn index(&self, folder: &Path, stop: &AtomicBool, events: &dyn Events) -> Result<(Index, Vec<usize>)> {
         let ([_, database], [_, chunks]) = (self.stores, &self.chunks);
-        let rows = folder.join("chunks.jsonl");
+        let (rows, maker) = (folder.join("chunks.jsonl"), folder.join("made_by"));
+        // One that a killed run began with other settings.
+        if std::fs::read(&maker).ok().as_deref() != Some(&self.made_by()[..]) {
+            clear(folder)?;
+        }
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let create =
             || std::fs::File::create(&rows).with_context(|| format!("cannot create {}", rows.display()));
         let mut out = BufWriter::new(create()?);
+        std::fs::write(&maker, self.made_by())
+            .with_context(|| format!("cannot write {}", maker.display()))?;
         for doc in 0..database.num_documents() {
             if is_held_out(database.doc_hash(doc)?, self.held_out) {
                 continue;
@@ -172,11 +210,15 @@ impl Search<'_> {
         drop(out);
         let place = folder.join("index");
         let options = IndexOptions { chunk_bytes: PASSAGE_BYTES, ..IndexOptions::default() };
-        let encoder = self.encoder.as_ref().map(|encoder| encoder as &dyn Encode);
+        let encoder = self.encoder.as_ref().map(|encoder| UntilStopped { encoder, stop });
+        let encoder = encoder.as_ref().map(|encoder| encoder as &dyn Encode);
         events.doing("indexing the chunks of the text");
         index(&[rows], &place, &options, encoder, &|_| {})?;
         let index = Index::open(&place)?;
-        let number = |chunk: u32| Ok(index.hit(chunk, 0.0)?.id.parse().unwrap_or(0));
+        let number = |chunk: u32| {
+            let id = index.hit(chunk, 0.0)?.id;
+            id.parse().with_context(|| format!("{}: a chunk is called `{id}`", place.display()))
+        };
         let numbers = (0..index.chunks()).map(number).collect::<Result<Vec<usize>>>()?;
         Ok((index, numbers))
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use fathom_grad::dealable;
-use fathom_tensor::{Activation, Buckets};
+use fathom_tensor::{Activation, Buckets, SUM_CHUNK};
 
 /// Projections of a student's hidden states to the width of its teacher's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,7 +221,8 @@ impl Retrieval {
     /// Most documents of that stream: short neighbours leave nearly all of it to those that fill it up, also to whole
     /// chunks of sums.
     pub fn documents(self, tokens: usize) -> usize {
-        2 * self.chunks(tokens) * self.neighbours + 2
+        let filling = 1 + SUM_CHUNK.div_ceil(self.neighbour());
+        2 * self.chunks(tokens) * self.neighbours + filling
     }
 
     /// Rows that read the neighbours of the chunk that begins at row `start` of a document which ends at `end`: from
@@ -246,7 +247,8 @@ mod tests {
         assert_eq!(readers(14), [3..7, 7..11, 11..14]);
         assert_eq!(
             (sizes.neighbour(), sizes.chunks(14), sizes.source(14), sizes.documents(14)),
-            (8, 3, 48, 14)
+            (8, 3, 48, 29)
         );
+        assert_eq!(Retrieval::PAPER.documents(640), 42);
     }
 }
