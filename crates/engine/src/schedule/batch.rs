@@ -43,14 +43,23 @@ impl<'e> Batch<'e> {
         if self.running.is_empty() || self.running.iter().any(|it| it.answers_to(source)) {
             return true;
         }
-        let own = |(at, sequence): (usize, &Sequence<'e>)| {
+        let there: usize = self.sources().map(|sequence| sequence.source_tokens()).sum();
+        let unread = self.unread_sources();
+        there + source.ids.len() <= held && (unread == 0 || unread + source.unread() <= read)
+    }
+
+    /// A running sequence for each source.
+    fn sources(&self) -> impl Iterator<Item = &Sequence<'e>> {
+        self.running.iter().enumerate().filter_map(|(at, sequence)| {
             let source = sequence.source.as_ref()?;
             let known = self.running[..at].iter().any(|other| other.answers_to(source));
-            (!known).then_some(source.ids.len())
-        };
-        let there: usize = self.running.iter().enumerate().filter_map(own).sum();
-        let unread: usize = self.running.iter().map(Sequence::unread_source).sum();
-        there + source.ids.len() <= held && (unread == 0 || unread + source.unread() <= read)
+            (!known).then_some(sequence)
+        })
+    }
+
+    /// Tokens of the running sequences' sources that are still to be read.
+    pub fn unread_sources(&self) -> usize {
+        self.sources().map(Sequence::unread_source).sum()
     }
 
     /// Gives the source of a sequence that does not run any more up, unless another one reads it.

@@ -32,15 +32,24 @@ impl Scheduler<'_> {
         let mut left = self.engine.limits.chunk_tokens.max(1);
         // Where layers have states, prompts are read by whole pages: answers and guesses leave one to them.
         let mut page = if self.engine.has_states() { PAGE_ROWS } else { 0 };
+        // What answered sequences have to read, also again after a wrong guess, comes before the guesses of any.
+        let mut owed: usize = self.batch.running.iter().filter(|it| it.answers()).map(Sequence::unread).sum();
         let mut chosen = Vec::new();
         let mut index = 0;
         while index < self.batch.running.len() {
             if !self.batch.running[index].answers() {
                 left = left.max(std::mem::take(&mut page));
             }
-            self.trim(index, left.saturating_sub(page));
+            let sequence = &self.batch.running[index];
+            owed = owed.saturating_sub(if sequence.answers() { sequence.unread() } else { 0 });
+            self.trim(index, left.saturating_sub(page + owed));
             let sequence = &self.batch.running[index];
             let count = if sequence.answers() {
+                // Where tokens are read again, they may wait for the next step.
+                if sequence.again > 0 && sequence.unread() > left && !chosen.is_empty() {
+                    index += 1;
+                    continue;
+                }
                 sequence.unread() + sequence.drafts.len()
             } else {
                 self.chunk(sequence, left)

@@ -26,6 +26,8 @@ use crate::store::{Beginnings, Chain, HeldReads, Part, PrefixStore};
 
 /// Most bytes of checkpoints of a whole model, in host memory.
 const CHECKPOINT_BYTES: usize = 1 << 30;
+/// Most checkpoints of a sequence that wait for a slow disk; the newest are worth the most.
+const PENDING_CHECKPOINTS: usize = 8;
 
 /// The next number of tokens at which a prompt's states are kept: multiples of [`CHECKPOINT_TOKENS`], and the last whole page
 /// before its last token.
@@ -162,7 +164,10 @@ impl Memory {
         let (states, root) = (self.pages.checkpoint(engine.device, *slot), sequence.root(engine.spec()));
         self.tree.mark(&mut self.pages, &root, (&ids[..*held], table), states.clone());
         if !sequence.kept.chain.is_empty() {
-            sequence.kept.states.push((*held / PAGE_ROWS, states));
+            let held = *held / PAGE_ROWS;
+            let pending = &mut sequence.kept.states;
+            pending.drain(..(pending.len() + 1).saturating_sub(PENDING_CHECKPOINTS));
+            pending.push((held, states));
         }
     }
 

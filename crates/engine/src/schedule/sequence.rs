@@ -155,6 +155,11 @@ impl<'e> Sequence<'e> {
         self.source.as_ref().map_or(0, |source| source.unread())
     }
 
+    /// Tokens of its source.
+    pub fn source_tokens(&self) -> usize {
+        self.source.as_ref().map_or(0, |source| source.ids.len())
+    }
+
     /// The ids of its prompt, after `lead` virtual ones.
     pub fn prompt_ids(&self, lead: usize) -> Vec<u32> {
         self.source.as_ref().map_or_else(|| self.ids[lead..].to_vec(), |source| source.ids.clone())

@@ -31,7 +31,7 @@ impl Scheduler<'_> {
             return self.memory.await_read();
         }
         let began = Instant::now();
-        let sources: usize = self.batch.running.iter().map(|sequence| sequence.unread_source()).sum();
+        let sources = self.batch.unread_sources();
         let hidden = self.read(&chosen);
         let mut read = sources;
         let mut row = 0;
