@@ -9,8 +9,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use fathom_base::{Conversation, Describe, Tokenize};
 use fathom_eval::lengths::Scores;
 use fathom_eval::tasks::{
-    Cache, Index, Languages, NO_ROLLING, Options, OutputType, Results, Sets, Subject, TaskConfig, digest,
-    prepare, room, run,
+    Cache, Index, Languages, NO_ROLLING, Options, OutputType, Results, Sets, Subject, TaskConfig,
+    answer_tokens, digest, prepare, room, run,
 };
 use fathom_model::{RopeScaling, Spec};
 use fathom_tensor::DType;
@@ -122,12 +122,17 @@ pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
     }
     let own = if spec.source > 0 { source_tokens(&folder) } else { spec.max_positions };
     let max_length = context(request, own, prepared.iter().map(|(config, _)| config))?;
+    // Answers of an encoder-decoder have a stream of their own, and may be longer than a source.
+    let answers = prepared.iter().filter(|(config, _)| config.output == OutputType::GenerateUntil);
+    let longest = answers.filter_map(|(config, _)| config.keys["generation_kwargs"].as_object());
+    let longest = longest.map(answer_tokens).max().unwrap_or(0);
+    let streams = if spec.source > 0 { longest } else { 0 };
     let host = Host::open_writer(
         HostOptions {
             adapter: request.adapter.clone(),
             dtype: request.dtype,
             sequences: SEQUENCES,
-            context_tokens: Some(max_length + usize::from(reaches(&spec))),
+            context_tokens: Some(streams.max(max_length) + usize::from(reaches(&spec))),
             ..HostOptions::new(&request.model, machine)
         },
         events,

@@ -29,4 +29,4 @@ pub use pass_at_k::pass_at_k;
 pub use programs::RunPrograms;
 pub use results::{Results, TaskResult, digest};
 pub use run::{Options, Render, prepare, run};
-pub use subject::{Cache, NO_ROLLING, Subject};
+pub use subject::{Cache, NO_ROLLING, Subject, answer_tokens};

@@ -17,7 +17,7 @@ const BATCH_TOKENS: usize = 4096;
 /// Answers that are generated together.
 const BATCH_ANSWERS: usize = 16;
 /// Tokens of an answer, if a task does not say.
-const ANSWER_TOKENS: u64 = 256;
+const ANSWER_TOKENS: usize = 256;
 /// Value of `generation_kwargs.truncation` for which long prompts lose their middle, by LongBench's rule.
 const MIDDLE: &str = "middle";
 /// Refusal of tasks that ask for the likelihood of whole texts.
@@ -41,6 +41,13 @@ pub struct Subject<'m> {
     pub cut: usize,
     /// Number of requests.
     pub asked: usize,
+}
+
+/// Tokens that an answer may have by a task's `generation_kwargs`.
+pub fn answer_tokens(settings: &Map<String, Value>) -> usize {
+    let keys = ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"];
+    let given = keys.iter().find_map(|key| settings.get(*key).and_then(Value::as_f64));
+    given.map_or(ANSWER_TOKENS, |count| count as usize)
 }
 
 impl std::fmt::Debug for Subject<'_> {
@@ -276,9 +283,7 @@ impl Subject<'_> {
 
     fn generating(&mut self, prompt: &str, settings: &Map<String, Value>) -> Result<AnswerRequest> {
         let number = |key: &str| settings.get(key).and_then(Value::as_f64);
-        let most = ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"];
-        let most =
-            most.iter().find_map(|key| number(key)).map_or(ANSWER_TOKENS, |count| count as u64) as usize;
+        let most = answer_tokens(settings);
         let room = self.max_length.saturating_sub(if self.source { 0 } else { most });
         if room == 0 {
             return Err(Error::Impossible(format!(
