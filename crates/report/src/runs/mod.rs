@@ -112,7 +112,7 @@ pub fn glance(folder: &Path) -> Result<Run> {
         indexed,
         partial: Some((facts, series)),
     };
-    if bytes - indexed <= SMALL {
+    if bytes.saturating_sub(indexed) <= SMALL {
         while run.follow(usize::MAX)? {}
     } else {
         (run.facts, run.series) = sample::glance(&log)?;
@@ -146,7 +146,7 @@ impl Run {
     /// Writes the index of a log that was read to its end, if it is long and much was added since the last time.
     pub fn index(&mut self) {
         let bytes = self.tail.bytes();
-        if self.is_whole && bytes - self.indexed > INDEXED.min(bytes / 2).max(SMALL) {
+        if self.is_whole && bytes.saturating_sub(self.indexed) > INDEXED.min(bytes / 2).max(SMALL) {
             index::save(&self.folder, &self.folder.join(LOG), (&self.facts, &self.series), bytes);
             self.indexed = bytes;
         }

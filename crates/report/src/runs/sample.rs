@@ -26,7 +26,9 @@ pub(super) fn glance(log: &Path) -> Result<(Facts, Series)> {
     let length = file.metadata().map_err(failed)?.len();
     let (mut facts, mut series) = (Facts::default(), Series::default());
     Tail::new(log).read(HEAD, &mut |line| facts.read(line, &mut series))?;
-    let (from, to) = (HEAD as u64, length - END);
+    // A log that another one took the place of may be shorter than a glance.
+    let to = length.saturating_sub(END);
+    let from = to.min(HEAD as u64);
     let mut block = vec![0; BLOCK];
     for at in 0..LINES {
         let offset = from + (to - from) * at / LINES;
