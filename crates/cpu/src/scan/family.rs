@@ -12,6 +12,7 @@ use crate::elementwise::level::Fma;
 use crate::elementwise::level::{Level, Plain};
 
 use super::backward::Task as BackwardTask;
+use super::carry::{self, Task as EndsTask};
 use super::delta;
 use super::forward::Task;
 
@@ -33,6 +34,8 @@ pub(crate) unsafe trait Family: 'static {
     unsafe fn backward(task: &BackwardTask<'_>);
     /// See [`super::backward::sweep`].
     unsafe fn sweep(task: &BackwardTask<'_>);
+    /// See [`super::carry::task`].
+    unsafe fn ends(task: &EndsTask<'_>);
     /// See [`super::delta::task`].
     unsafe fn delta_forward(task: &delta::Task<'_>);
     /// See [`super::delta::unit`].
@@ -62,6 +65,11 @@ macro_rules! family {
             unsafe fn sweep(task: &BackwardTask<'_>) {
                 // SAFETY: passed on.
                 unsafe { super::backward::sweep::<$name>(task) }
+            }
+            # $attribute
+            unsafe fn ends(task: &EndsTask<'_>) {
+                // SAFETY: passed on.
+                unsafe { carry::task::<$name>(task) }
             }
             # $attribute
             unsafe fn delta_forward(task: &delta::Task<'_>) {

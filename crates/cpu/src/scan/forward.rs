@@ -9,7 +9,7 @@ use super::chunk::{self, PANEL};
 use super::decays::Decays;
 use super::family::{Family, by_family};
 use super::layout::ForwardLayout;
-use super::{CHUNK, Operands, STRIP, Sizes, chunks, step};
+use super::{CHUNK, Operands, RunStates, STRIP, Sizes, chunks, step};
 use crate::attention::pack::put;
 use crate::attention::product::Product;
 use crate::attention::simd::Simd;
@@ -26,6 +26,8 @@ pub struct Forward<'a> {
     pub of: Operands<'a>,
     /// f32 `[heads, state * width]` for each run, the state before it, replaced by that after it; or empty.
     pub states: &'a [*mut f32],
+    /// States before runs, without states in generation.
+    pub before: RunStates<'a>,
     /// `[rows, heads * width]`, stored like u.
     pub y: MatMut,
     /// Room for the states at every 2,048 rows of documents, each `[heads, state * width]`.
@@ -141,9 +143,10 @@ pub unsafe fn task<F: Family>(task: &Task<'_>) {
         }
         return;
     }
-    if let Some(states) = states {
+    let before = states.copied().or(op.before.of(task.run));
+    if let Some(before) = before {
         for (number, head) in heads.clone().enumerate() {
-            copy_state(sizes, pass.state(number), states.add(head * size), false);
+            copy_state(sizes, pass.state(number), before.add(head * size), false);
         }
     }
     for chunk in chunks(run) {
@@ -156,7 +159,7 @@ pub unsafe fn task<F: Family>(task: &Task<'_>) {
         }
         scores::<F>(&pass, &chunk, group);
         for (number, head) in heads.clone().enumerate() {
-            let known = from > 0 || states.is_some();
+            let known = from > 0 || before.is_some();
             self::head::<F>(
                 &pass,
                 &chunk,

@@ -140,16 +140,28 @@ fn ssd(
     };
     let kept = device.zeros(rows, state_cols(inner * state), DType::F32, Category::Data);
     let (y, later) = (blank(device, [rows, inner], dtype), blank(device, [rows, inner], dtype));
-    m.ssd(&Ssd { of, states: &[], y: &y, kept: &kept }, &scratch(device, &of.desc(false)));
+    m.ssd(&Ssd { of, before: None, states: &[], y: &y, kept: &kept }, &scratch(device, &of.desc(false)));
     let states: Vec<Tensor> =
         (0..lengths.len()).map(|at| plain(device, [heads, state * width], at as u64, 0.0)).collect();
     let unused = device.zeros(rows, kept.cols(), DType::F32, Category::Data);
-    m.ssd(&Ssd { of, states: &states, y: &later, kept: &unused }, &scratch(device, &of.desc(false)));
+    m.ssd(
+        &Ssd { of, before: None, states: &states, y: &later, kept: &unused },
+        &scratch(device, &of.desc(false)),
+    );
     let dy = random(device, [rows, inner], dtype, 6);
     let (du, ddt) = (blank(device, u.shape(), dtype), blank(device, dt.shape(), dtype));
     let dweights = [7, 8, 9].map(|seed| plain(device, [1, heads], seed, 0.0));
     let wanted = dweights.each_ref().map(Some);
-    let op = SsdBackward { of, kept: &kept, dy: &dy, du: Some(&du), ddt: Some(&ddt), dweights: wanted };
+    let op = SsdBackward {
+        of,
+        before: None,
+        after: None,
+        kept: &kept,
+        dy: &dy,
+        du: Some(&du),
+        ddt: Some(&ddt),
+        dweights: wanted,
+    };
     m.ssd_backward(&op, &scratch(device, &of.desc(true)));
     [y, later, du, ddt, kept].into_iter().chain(dweights).chain(states).collect()
 }
@@ -262,7 +274,7 @@ fn states_on_a_gpu_do_not_depend_on_where_rows_are_cut() {
                 limit,
                 documents: &documents,
             };
-            device.machine.ssd(&Ssd { of, states: &memory, y: &y, kept: &kept }, &kept);
+            device.machine.ssd(&Ssd { of, before: None, states: &memory, y: &y, kept: &kept }, &kept);
         }
         [floats(&device, &y), floats(&device, &memory[0])]
     };
