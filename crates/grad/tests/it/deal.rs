@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{
     Batch, Context, ContextLayout, ConvUse, Counters, CpComm, Ctx, DeltaUse, Grads, HeadColumns, LayoutSizes,
-    Param, ParamId, Params, Places, Scope, Segments, Sharing, SsdUse, Tape, Val,
+    PIECES, Param, ParamId, Params, Places, Scope, Segments, Sharing, SsdUse, Tape, Val,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
 use fathom_tensor::{Category, Device, Machine, Meta, PoolUsage};
