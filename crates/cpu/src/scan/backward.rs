@@ -300,7 +300,8 @@ pub unsafe fn sweep<F: Family>(task: &Task<'_>) {
     let [b, c] = columns(sizes, group);
     let all: Vec<Range<usize>> = span.chunks().collect();
     let (wide, cols) = (sizes.wide(), head * sizes.width..(head + 1) * sizes.width);
-    if let (Some(slot), Some(to)) = (forward::kept(run, span.rows.start), pass.state(span, 0, head)) {
+    let kept = forward::kept(run, span.rows.start).filter(|_| !only);
+    if let (Some(slot), Some(to)) = (kept, pass.state(span, 0, head)) {
         let from = op.kept.add((slot * sizes.heads + head) * sizes.state * sizes.width).cast_mut();
         forward::copy_state(sizes, to, from, false);
     }

@@ -64,6 +64,8 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
         CpCommType::A2aP2p => CpComm::A2aP2p { inner: table.cp_inner },
     };
     let cp_scan = match table.cp_scan_comm_type {
+        // A sampler has all rows in order, as scans by heads do.
+        CpScanCommType::Auto if recipe.rl.is_on() => CpScan::A2a,
         CpScanCommType::Auto => CpScan::Auto,
         CpScanCommType::A2a => CpScan::A2a,
         CpScanCommType::States => CpScan::States,
