@@ -157,11 +157,7 @@ impl Machine for Cpu {
     }
 
     fn multiply(&self, a: &Tensor, b: &Tensor, out: &Tensor) {
-        if b.rows() > 1 {
-            expect("multiply", "b", b, a.shape());
-        } else {
-            expect("multiply", "b", b, [1, a.cols()]);
-        }
+        expect("multiply", "b", b, if b.rows() > 1 { a.shape() } else { [1, a.cols()] });
         expect("multiply", "out", out, a.shape());
         let row = b.rows() < a.rows();
         // SAFETY: see the module; the kernel allows out to be a.

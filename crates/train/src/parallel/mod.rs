@@ -97,14 +97,12 @@ impl Ranks {
         let passes =
             spec.source == 0 && !self.cp_dynamic && spec.passes(&portion.sharers_of_layers()).is_some();
         if self.cp_scan == CpScan::States && cp > 1 && spec.mixes_by_document() && !passes {
-            let message = match self.cp_dynamic {
-                true => "is \"states\", which pieces of documents on few ranks (mesh.cp_dynamic) do not pass; take \"a2a\"".into(),
-                false => format!(
-                    "is \"states\": some layers of {} have no map of states that is a decay and a sum; take \"a2a\"",
-                    spec.family
-                ),
+            let why = if self.cp_dynamic {
+                "ranks with mesh.cp_dynamic have more pieces than there is room for".into()
+            } else {
+                format!("the state of some layers of {} is more than a decay and a sum", spec.family)
             };
-            return Err(refuse("cp_scan_comm_type", message));
+            return Err(refuse("cp_scan_comm_type", format!("cannot be \"states\": {why}; take \"a2a\"")));
         }
         let dealt = portion.check(spec);
         let checked = match self.cp_scan {
@@ -117,8 +115,8 @@ impl Ranks {
         comm.map_err(|message| refuse("cp_comm_type", message))
     }
 
-    /// The rows before a row that layers read with it, at most, if ranks pass states of a stream of `tokens` tokens instead of exchanging
-    /// its tokens for heads.
+    /// Most rows before a row that layers read with it, if ranks pass states of a stream of `tokens` tokens instead of
+    /// exchanging these for heads.
     pub fn passes(&self, spec: &Spec, tokens: usize, dtype: DType) -> Option<usize> {
         let cp = self.grid.cp;
         if cp == 1 || self.cp_scan == CpScan::A2a || self.cp_dynamic {
