@@ -192,12 +192,11 @@ fn passed(device: &Device, lengths: &[usize], sizes: [usize; 4], dtype: DType) -
         [(3, -0.5), (4, -2.0), (5, 0.0)].map(|(seed, offset)| plain(device, [1, heads], seed, offset));
     let (a_log, dt_bias, d, limit) = (&a_log, &dt_bias, &d, NO_LIMIT);
     let of = SsdOperands { u: &u, dt: &dt, a_log, dt_bias, d, groups, state, limit, documents: &documents };
-    let place = |run: usize, other: usize| (run != other).then_some(run / 2);
-    let at = |other: usize| {
-        let places = (0..lengths.len()).map(|run| place(run, other)).collect();
-        RunPlaces::new(device, places, lengths.len() + 2)
+    let places = |place: &dyn Fn(usize) -> Option<usize>| {
+        RunPlaces::new(device, (0..lengths.len()).map(place).collect(), lengths.len() + 2)
     };
-    let (before, after) = (at(0), at(lengths.len() - 1));
+    let before = places(&|run| run.checked_sub(1));
+    let after = places(&|run| Some(run).filter(|run| run + 1 < lengths.len()));
     let ws = scratch(device, &of.desc_between(lengths.len(), true));
     let maps = || plain(device, [lengths.len(), inner * state + heads], 10, 0.0);
     let [ends, begins] = [maps(), maps()];
