@@ -12,9 +12,8 @@ use crate::elementwise::level::Fma;
 use crate::elementwise::level::{Level, Plain};
 
 use super::backward::Task as BackwardTask;
-use super::carry::{self, Task as EndsTask};
 use super::delta;
-use super::forward::Task;
+use super::forward::{self, EndsTask, Task};
 
 /// A family of kernels.
 ///
@@ -34,7 +33,7 @@ pub(crate) unsafe trait Family: 'static {
     unsafe fn backward(task: &BackwardTask<'_>);
     /// See [`super::backward::sweep`].
     unsafe fn sweep(task: &BackwardTask<'_>);
-    /// See [`super::carry::task`].
+    /// See [`super::forward::ends_task`].
     unsafe fn ends(task: &EndsTask<'_>);
     /// See [`super::delta::task`].
     unsafe fn delta_forward(task: &delta::Task<'_>);
@@ -69,7 +68,7 @@ macro_rules! family {
             # $attribute
             unsafe fn ends(task: &EndsTask<'_>) {
                 // SAFETY: passed on.
-                unsafe { carry::task::<$name>(task) }
+                unsafe { forward::ends_task::<$name>(task) }
             }
             # $attribute
             unsafe fn delta_forward(task: &delta::Task<'_>) {

@@ -13,7 +13,6 @@
 #![allow(unsafe_code)]
 
 mod backward;
-mod carry;
 mod chunk;
 mod decays;
 mod delta;
@@ -28,13 +27,12 @@ use std::ops::Range;
 use fathom_tensor::{DocumentRun, SCAN_CHUNK};
 
 pub use backward::{Backward, backward, bytes_backward};
-pub use carry::{Ends, advance, ends};
 pub use decays::Steps;
 pub use delta::{
     DeltaBackward, DeltaForward, DeltaOperands, DeltaSizes, delta_backward, delta_bytes_backward,
     delta_bytes_forward, delta_forward,
 };
-pub use forward::{Forward, bytes_forward, forward};
+pub use forward::{Ends, Forward, advance, bytes_forward, ends, forward};
 
 use crate::mat::Mat;
 
