@@ -139,8 +139,8 @@ impl<'a> DeviceMicroBatch<'a> {
         let dynamic = how.ranks.cp_dynamic.then(|| model.spec.token_pairs());
         let chunk = if windows.iter().all(Option::is_none) { tokens } else { CHUNK };
         let states = how.ranks.passes(&model.spec, tokens, model.dtype(params));
-        let pieces = states.map(|_| PIECES);
-        let cut = LayoutSizes { tokens, cp: grid.cp, chunk, windows, dynamic, pieces };
+        let cut =
+            LayoutSizes { tokens, cp: grid.cp, chunk, windows, dynamic, pieces: states.map(|_| PIECES) };
         let layout =
             ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|message| panic!("step: {message}"));
         let sharing = Sharing { layout: &layout, comm: &[how.ranks.cp_comm], states };

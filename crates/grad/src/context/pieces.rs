@@ -65,7 +65,7 @@ pub(crate) struct Seams {
     pub reach: usize,
     /// One run for each seam.
     pub documents: DocumentRuns,
-    /// Seams of this rank's pieces, whose document has begun before them.
+    /// Seams of this rank's pieces whose document begins before them.
     pub own: Vec<Seam>,
     /// Own rows that other ranks need.
     pub give: Vec<(usize, Range<usize>)>,
@@ -87,7 +87,7 @@ impl Seams {
 pub(crate) struct Pieces {
     /// The ranks.
     pub group: Group,
-    /// Runs whose document has begun before their piece.
+    /// Runs whose document begins before their piece.
     pub before: RunPlaces,
     /// Runs whose document goes on after their piece.
     pub after: RunPlaces,
@@ -286,7 +286,7 @@ mod tests {
         // Rank 1 has the middle, which needs the first piece and is needed by the last.
         assert_eq!(ways(&zigzag, 0), [vec![(1, 0)], vec![(0, 0), (1, 0)]]);
         assert_eq!(ways(&zigzag, 1), [vec![(0, 0)], vec![(0, 0)]]);
-        // The first document ends with its piece, so that nobody needs its state.
+        // The first document ends with its piece, so that no rank needs its state.
         let packed = layout(&[0..16, 16..64], 2);
         assert_eq!(packed.ranges(1), [0..16, 32..48]);
         assert_eq!(ways(&packed, 1), [vec![(0, 1)], vec![(0, 0)]]);

@@ -57,7 +57,7 @@ pub(super) fn compose(x: &Exec<'_>, pieces: &Pieces, way: &Way, maps: &Maps, int
     let sends: Vec<(usize, &Tensor)> = given.iter().map(|(rank, map)| (*rank, map)).collect();
     let sending = group.exchange(x.device, "states", &sends, &[]);
     let arrived = Maps::of(x.device.empty(1, maps.rows.cols(), DType::F32, Category::Comm), maps.heads);
-    let mut begun = [false; PIECES];
+    let mut filled = [false; PIECES];
     for taken in &way.take {
         let (map, place) = if taken.rank == group.index() {
             (maps, taken.place)
@@ -68,7 +68,7 @@ pub(super) fn compose(x: &Exec<'_>, pieces: &Pieces, way: &Way, maps: &Maps, int
         let added = map.state(&map.states(), place);
         for own in &taken.into {
             let state = maps.state(into, *own);
-            if std::mem::replace(&mut begun[*own], true) {
+            if std::mem::replace(&mut filled[*own], true) {
                 machine.ssd_advance(&state, &map.decays().view_rows(place..place + 1), &added);
             } else {
                 machine.copy(&added, &state);
