@@ -141,8 +141,7 @@ impl<'a> DeviceMicroBatch<'a> {
         let states = how.ranks.passes(&model.spec, tokens, model.dtype(params));
         let cut =
             LayoutSizes { tokens, cp: grid.cp, chunk, windows, dynamic, pieces: states.map(|_| PIECES) };
-        let layout =
-            ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|message| panic!("step: {message}"));
+        let layout = ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|why| panic!("step: {why}"));
         let sharing = Sharing { layout: &layout, comm: &[how.ranks.cp_comm], states };
         let drops = how.goal.drops.filter(|_| model.spec.drops());
         let (source, mut batch) = match &micro.source {
