@@ -181,7 +181,7 @@ class ModelTable(Table):
     """For `granitemoehybrid`: one layer in this many has attention. Allowed: from 1 to 65 536."""
 
     retro_layers: list[int | str]
-    """For `retro`: numbers, from 1, of the layers that attend to neighbours; empty for those from the 6th on, or the 9th of more than 15, every third, or else the last."""
+    """For `retro`: numbers, from 1, of the layers that attend to neighbours; empty for those from the 6th on, or the 9th of more than 15, every third, or else the last. Allowed: from 1 to 4 096."""
 
     ssm_head_dim: int | str
     """For `mamba2` and `granitemoehybrid`: columns of a head of the state-space layers, whose heads have twice `model.hidden` together. Allowed: from 1 to 1 048 576."""
