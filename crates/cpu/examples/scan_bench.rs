@@ -110,7 +110,7 @@ impl Layer {
             self.seconds(&|| machine.conv(&Conv { of: conv, states: &[], out: &du })),
             self.seconds(&|| {
                 let ws = scratch(ssd.desc(false));
-                machine.ssd(&Ssd { of: ssd, states: &[], y: &y, kept: &kept }, &ws);
+                machine.ssd(&Ssd { of: ssd, before: None, states: &[], y: &y, kept: &kept }, &ws);
             }),
             self.seconds(&|| machine.gated_norm(&GatedNorm { of: norm, out: &dy })),
             self.seconds(&|| {
@@ -122,7 +122,16 @@ impl Layer {
                 let ws = scratch(ssd.desc(true));
                 let (du, ddt) = (Some(&du), Some(&ddt));
                 machine.ssd_backward(
-                    &SsdBackward { of: ssd, kept: &kept, dy: &dy, du, ddt, dweights: [None; 3] },
+                    &SsdBackward {
+                        of: ssd,
+                        before: None,
+                        after: None,
+                        kept: &kept,
+                        dy: &dy,
+                        du,
+                        ddt,
+                        dweights: [None; 3],
+                    },
                     &ws,
                 );
             }),

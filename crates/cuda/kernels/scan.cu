@@ -101,11 +101,19 @@ template <bool DELTA> FN void stage(const Scan& of, const Rows& to, i64 from, in
   __syncthreads();
 }
 
+// States at borders of runs, or their gradients: f32 [places, heads, n, p]; a run without one has a place below 0.
+struct Border { const i32* places; float* states; i64 stride; };
+FN float* border_of(Border border, int run, i64 offset) {
+  const i32 place = border.places ? border.places[run] : -1;
+  return place < 0 ? 0 : border.states + place * border.stride + offset;
+}
+
 // Blocks on x: heads and tiles of 8 columns; on y: parts of `size` rows from `first` on. With `state`, the run's before the rows and
-// then after them; otherwise documents begin with zero, and parts within them with what is `kept`, which is written with `keeps`.
+// then after them; otherwise runs begin with zero or the state of their border, and parts within them with what is `kept`, which is
+// written with `keeps`.
 // For the backward pass, `entering` gets the states before chunks and `rest` x - S^T k of each row.
 template <bool DELTA>
-FN void forward(const Scan& of, Mat out, float* state, float* kept, i32 keeps, float* entering, float* rest, i32 run, i64 first, i64 size) {
+FN void forward(const Scan& of, Mat out, float* state, Border before, float* kept, i32 keeps, float* entering, float* rest, i32 run, i64 first, i64 size) {
   DYNAMIC_SHARED(bytes);
   __shared__ float delta[TILE], decay[TILE], beta[TILE];
   Rows rows;
@@ -117,7 +125,7 @@ FN void forward(const Scan& of, Mat out, float* state, float* kept, i32 keeps, f
   const i64 start = of.table[part.run], at_x = of.x + head * of.p + col;
   const bool mine = col < of.p;
   const float rate = rate_of(of, head);
-  const float* from = state ? state + head * np : part.begins ? 0 : kept + ((part.first / SPAN - 1) * of.heads + head) * np;
+  const float* from = state ? state + head * np : part.begins ? border_of(before, part.run, head * np) : kept + ((part.first / SPAN - 1) * of.heads + head) * np;
   float s[MOST];
   #pragma unroll
   for (int i = 0; i < MOST; i++) s[i] = from && mine && lane + 32 * i < of.n ? from[(lane + 32 * i) * of.p + col] : 0.f;
@@ -165,9 +173,9 @@ FN void forward(const Scan& of, Mat out, float* state, float* kept, i32 keeps, f
 
 // The gradient of the state, from the last row to the first: `leaving` gets it after chunks, `dw` that of w. Blocks on x as above; on
 // y: runs from `run` on, of which those rows from `first` to `last` are read. `after` is that of a run that goes on after `last`,
-// `before` that of one that has begun before `first`.
+// `before` that of one that has begun before `first`; `ends` are those of runs.
 template <bool DELTA>
-FN void reverse(const Scan& of, Mat dy, float* leaving, float* dw, const float* after, float* before, i32 run, i64 first, i64 last) {
+FN void reverse(const Scan& of, Mat dy, float* leaving, float* dw, const float* after, float* before, Border ends, i32 run, i64 first, i64 last) {
   DYNAMIC_SHARED(bytes);
   __shared__ float delta[TILE], decay[TILE], beta[TILE];
   Rows rows;
@@ -178,11 +186,12 @@ FN void reverse(const Scan& of, Mat dy, float* leaving, float* dw, const float* 
   const i64 start = of.table[own], end = of.table[own + 1], from = max(start, first), to = min(end, last);
   const bool mine = col < of.p;
   const float rate = rate_of(of, head);
+  const float* begun = to < end ? after + head * np : border_of(ends, own, head * np);
   float e[MOST];
   #pragma unroll
   for (int i = 0; i < MOST; i++) {
     const int n = lane + 32 * i;
-    e[i] = to < end && mine && n < of.n ? after[head * np + n * of.p + col] : 0.f;
+    e[i] = begun && mine && n < of.n ? begun[n * of.p + col] : 0.f;
   }
   for (i64 tile = to; tile > from;) {
     const int count = (int)min((i64)TILE, tile - from);
@@ -216,6 +225,44 @@ FN void reverse(const Scan& of, Mat dy, float* leaving, float* dw, const float* 
   if (from >= to || from == start || !mine) return;
   #pragma unroll
   for (int i = 0; i < MOST; i++) if (lane + 32 * i < of.n) before[head * np + (lane + 32 * i) * of.p + col] = e[i];
+}
+
+// A warp's column of a head's state for runs with a place, from their first row to their last or back: with dy, the gradient of the
+// state before the run by its rows; without, the state after it from zero, and the product of its rows' decays.
+FN void pass(const Scan& of, Mat dy, Border border, float* decays, i64 decays_stride, i32 run) {
+  DYNAMIC_SHARED(bytes);
+  __shared__ float delta[TILE], decay[TILE], beta[TILE];
+  Rows rows;
+  rows.q = (float*)bytes; rows.k = rows.q + TILE * of.n;
+  rows.delta = delta; rows.decay = decay; rows.beta = beta;
+  const int lane = threadIdx.x & 31, own = run + (int)blockIdx.y;
+  const i64 tiles = (of.p + 7) / 8, head = blockIdx.x / tiles, col = blockIdx.x % tiles * 8 + (threadIdx.x >> 5), np = of.n * of.p;
+  float* state = border_of(border, own, head * np);
+  if (!state) return;
+  const i64 start = of.table[own], end = of.table[own + 1];
+  const bool mine = col < of.p;
+  const float rate = rate_of(of, head);
+  float s[MOST] = {}, all = 1.f;
+  for (i64 done = 0; done < end - start; done += TILE) {
+    const int count = (int)min((i64)TILE, end - start - done);
+    const i64 tile = dy.ptr ? end - done - count : start + done;
+    stage<false>(of, rows, tile, count, head, rate);
+    for (int step = 0; step < count && mine; step++) {
+      const int j = dy.ptr ? count - 1 - step : step;
+      const float* by = dy.ptr ? rows.q + j * of.n : rows.k + j * of.n;
+      const float w = dy.ptr ? load_at(dy, tile + j, head * of.p + col) : delta[j] * load_at(of.u, tile + j, of.x + head * of.p + col);
+      all *= decay[j];
+      #pragma unroll
+      for (int i = 0; i < MOST; i++) {
+        const int n = lane + 32 * i;
+        if (n < of.n) s[i] = dy.ptr ? fmaf(by[n], w, s[i]) * decay[j] : fmaf(by[n], w, s[i] * decay[j]);
+      }
+    }
+  }
+  if (!mine) return;
+  #pragma unroll
+  for (int i = 0; i < MOST; i++) if (lane + 32 * i < of.n) state[(lane + 32 * i) * of.p + col] = s[i];
+  if (decays && col == 0 && lane == 0) decays[border.places[own] * decays_stride + head] = all;
 }
 
 // A block's chunk of a head: its rows and factors in shared memory.
@@ -430,17 +477,25 @@ template <bool DELTA> FN void keys(const Scan& of, const float* parts, Mat du, i
   }
 }
 
-ENTRY(256) ssd_forward(Scan of, Mat out, float* state, float* kept, i32 keeps, float* entering, float* rest, i32 run, i64 first, i64 size) {
-  forward<false>(of, out, state, kept, keeps, entering, rest, run, first, size);
+ENTRY(256) ssd_pass(Scan of, Mat dy, Border border, float* decays, i64 decays_stride, i32 run) {
+  pass(of, dy, border, decays, decays_stride, run);
 }
-ENTRY(256) delta_forward(Scan of, Mat out, float* state, float* kept, i32 keeps, float* entering, float* rest, i32 run, i64 first, i64 size) {
-  forward<true>(of, out, state, kept, keeps, entering, rest, run, first, size);
+// `state = decay state + added` of [heads, count], with a decay for each head.
+ENTRY(256) ssd_advance(float* state, const float* decays, const float* added, i64 heads, i64 count) {
+  const i64 at = (i64)blockIdx.x * 256 + threadIdx.x;
+  if (at < heads * count) state[at] = fmaf(decays[at / count], state[at], added[at]);
 }
-ENTRY(256) ssd_reverse(Scan of, Mat dy, float* leaving, float* dw, const float* after, float* before, i32 run, i64 first, i64 last) {
-  reverse<false>(of, dy, leaving, dw, after, before, run, first, last);
+ENTRY(256) ssd_forward(Scan of, Mat out, float* state, Border before, float* kept, i32 keeps, float* entering, float* rest, i32 run, i64 first, i64 size) {
+  forward<false>(of, out, state, before, kept, keeps, entering, rest, run, first, size);
 }
-ENTRY(256) delta_reverse(Scan of, Mat dy, float* leaving, float* dw, const float* after, float* before, i32 run, i64 first, i64 last) {
-  reverse<true>(of, dy, leaving, dw, after, before, run, first, last);
+ENTRY(256) delta_forward(Scan of, Mat out, float* state, Border before, float* kept, i32 keeps, float* entering, float* rest, i32 run, i64 first, i64 size) {
+  forward<true>(of, out, state, before, kept, keeps, entering, rest, run, first, size);
+}
+ENTRY(256) ssd_reverse(Scan of, Mat dy, float* leaving, float* dw, const float* after, float* before, Border ends, i32 run, i64 first, i64 last) {
+  reverse<false>(of, dy, leaving, dw, after, before, ends, run, first, last);
+}
+ENTRY(256) delta_reverse(Scan of, Mat dy, float* leaving, float* dw, const float* after, float* before, Border ends, i32 run, i64 first, i64 last) {
+  reverse<true>(of, dy, leaving, dw, after, before, ends, run, first, last);
 }
 ENTRY(256) ssd_gradients(Scan of, Mat dy, const float* entering, const float* leaving, const float* rest, const float* dw, Mat du, Mat dsteps, Mat dbetas, float* parts, float* terms, i32 run, i64 first) {
   gradients<false>(of, dy, entering, leaving, rest, dw, du, dsteps, dbetas, parts, terms, run, first);

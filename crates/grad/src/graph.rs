@@ -121,19 +121,22 @@ pub struct Spread {
     pub ep: usize,
     /// Number of tensor parallel ranks of an expert: each has some of its inner columns.
     pub etp: usize,
-    /// Number of ranks that share the batch's documents (context parallel).
+    /// Number of ranks that share the batch's documents (context parallel) and deal heads for operations that read rows in
+    /// order.
     pub cp: usize,
+    /// True if these operations pass states between ranks instead.
+    pub states: bool,
 }
 
 impl Spread {
     /// A single rank.
-    pub const NONE: Spread = Spread { ranks: 1, rows: false, ep: 1, etp: 1, cp: 1 };
+    pub const NONE: Spread = Spread { ranks: 1, rows: false, ep: 1, etp: 1, cp: 1, states: false };
 
     /// The distribution over the ranks of a mesh.
     pub fn of(mesh: &Mesh) -> Spread {
         let grid = mesh.grid();
         let rows = grid.sequence_parallel && grid.tp > 1;
-        Spread { ranks: grid.tp, rows, ep: grid.ep, etp: grid.etp, cp: grid.cp }
+        Spread { ranks: grid.tp, rows, ep: grid.ep, etp: grid.etp, cp: grid.cp, states: false }
     }
 
     /// Number of ranks over which rows between sub-layers are shared.

@@ -38,7 +38,9 @@ pub mod ops;
 pub mod schedule;
 
 pub use batch::{Batch, Rotation, Tables, VIRTUAL};
-pub use context::{Context, ContextLayout, CpComm, LayoutSizes, Sharing, causal_pairs, dealable, mask};
+pub use context::{
+    Context, ContextLayout, CpComm, LayoutSizes, PIECES, Sharing, causal_pairs, dealable, mask,
+};
 pub use counters::{Counters, Counts, Span};
 pub use disk::{CHUNK, OnDisk, StateDisk};
 pub use fathom_tensor::{DocumentRun, DocumentRuns};

@@ -37,8 +37,10 @@ pub struct Scope<'a> {
 impl Scope<'_> {
     /// Distribution of the work over ranks.
     pub fn spread(&self) -> Spread {
-        let cp = self.batch.context.as_ref().map_or(1, Context::cp);
-        Spread { cp, ..Spread::of(&self.device.mesh) }
+        let context = self.batch.context.as_ref();
+        let (cp, states) =
+            (context.map_or(1, Context::dealt), context.is_some_and(|of| of.pieces().is_some()));
+        Spread { cp, states, ..Spread::of(&self.device.mesh) }
     }
 }
 

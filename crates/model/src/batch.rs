@@ -42,10 +42,10 @@ impl Model {
     #[track_caller]
     pub fn batch(&self, device: &Device, packed: PackedTokens<'_>, caps: Caps) -> Batch {
         let (tokens, windows) = (packed.ids.len(), &[]);
-        let cut = LayoutSizes { tokens, cp: 1, chunk: tokens, windows, dynamic: None };
+        let cut = LayoutSizes { tokens, cp: 1, chunk: tokens, windows, dynamic: None, pieces: None };
         let layout =
             ContextLayout::new(packed.docs, &cut).unwrap_or_else(|message| panic!("batch: {message}"));
-        self.batch_of(device, packed, caps, &Sharing { layout: &layout, comm: &[CpComm::P2p] })
+        self.batch_of(device, packed, caps, &Sharing { layout: &layout, comm: &[CpComm::P2p], states: None })
     }
 
     /// This rank's part of a stream that a context-parallel group shares. `packed` is the whole stream, the same on
@@ -117,10 +117,10 @@ impl Model {
         caps: Caps,
     ) -> Batch {
         let (tokens, windows) = (packed.ids.len(), &[]);
-        let cut = LayoutSizes { tokens, cp: 1, chunk: tokens, windows, dynamic: None };
+        let cut = LayoutSizes { tokens, cp: 1, chunk: tokens, windows, dynamic: None, pieces: None };
         let layout =
             ContextLayout::new(packed.docs, &cut).unwrap_or_else(|message| panic!("batch: {message}"));
-        let sharing = Sharing { layout: &layout, comm: &[CpComm::P2p] };
+        let sharing = Sharing { layout: &layout, comm: &[CpComm::P2p], states: None };
         self.stack_batch(device, &self.spec.stack(stack), packed, caps, &sharing)
     }
 

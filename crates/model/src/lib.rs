@@ -98,9 +98,9 @@ pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use short_conv::ShortConv;
 pub use spec::{
     Adapter, AdapterMethod, Biases, Drops, EncoderHead, EncoderParts, ExpertCapacity, Factors, Family,
-    Latent, LayerSpec, Mlp, Moe, Own, Part, PartKind, PositionBias, PromptEncoder, QkNorm, Quantization,
-    Reach, Relative, Residual, Retrieval, RoundTo, Shared, SharedExperts, Sharers, Size, Spec, Stack,
-    StateProjections, StateSpec, SubLayer, SubLayerParams, TrainableWeights, scored_at,
+    Latent, LayerSpec, Mlp, Moe, Own, Part, PartKind, Passing, PositionBias, PromptEncoder, QkNorm,
+    Quantization, Reach, Relative, Residual, Retrieval, RoundTo, Shared, SharedExperts, Sharers, Size, Spec,
+    Stack, StateProjections, StateSpec, SubLayer, SubLayerParams, TrainableWeights, scored_at,
 };
 pub use stages::StageLayers;
 pub use weight::{

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use fathom_grad::{ConvUse, Ctx, GatedNormUse, HeadColumns, ParamId, SsdUse, Val};
 
-use crate::spec::{LayerSpec, Own, Shared, Sharers, Spec, StateSpec, SubLayer, SubLayerParams};
+use crate::spec::{LayerSpec, Own, Passing, Shared, Sharers, Spec, StateSpec, SubLayer, SubLayerParams};
 use crate::weight::{
     Begins, Cut, InFiles, Kind, LinearParams, Module, Parallel, Projection, Walk, WeightSpec,
 };
@@ -179,6 +179,12 @@ impl SubLayer for Mamba2 {
         ranks.check_deal([self.heads / shared, self.groups / shared], "heads of a state-space layer")
     }
 
+    fn passes(&self, ranks: &Sharers) -> Option<Passing> {
+        let [_, x, b, c, heads] = self.parts().map(|columns| columns / ranks.columns);
+        let (columns, state) = (x + b + c, x * self.state + heads);
+        Some(Passing { reach: self.width - 1, columns, state, dealt: columns + heads + x })
+    }
+
     fn states(&self, ranks: &Sharers) -> Vec<StateSpec> {
         let (columns, heads) = (self.parts()[1..4].iter().sum::<usize>(), self.heads / ranks.columns);
         vec![
@@ -212,7 +218,8 @@ impl SubLayerParams for Mamba2Params {
             let u_tc = cx.conv("mixer.out.conv", u_tc, self.conv, self.conv_bias, how);
             let groups = groups.max(cx.sharers());
             let how = SsdUse { groups, state: of.state, limit: of.limit, memory: MEMORY };
-            let y_ti = cx.ssd(["mixer.out", "mixer.out.states"], u_tc, dt_th, self.of_heads, how);
+            let names = ["mixer.out", "mixer.out.states", "mixer.out.began"];
+            let y_ti = cx.ssd(names, u_tc, dt_th, self.of_heads, how);
             cx.to_tokens("mixer.out.own", y_ti, of.head_dim)
         });
         let how = GatedNormUse { gate_first: of.gate == Gate::First, width: z / groups, eps: of.eps };

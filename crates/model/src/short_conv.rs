@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use fathom_grad::{ConvUse, Ctx, HeadColumns, ParamId, Val};
 
-use crate::spec::{LayerSpec, Own, Shared, Sharers, Spec, StateSpec, SubLayer, SubLayerParams};
+use crate::spec::{LayerSpec, Own, Passing, Shared, Sharers, Spec, StateSpec, SubLayer, SubLayerParams};
 use crate::weight::{
     Begins, Cut, InFiles, Kind, LinearParams, Module, Parallel, Projection, Walk, WeightSpec,
 };
@@ -69,6 +69,11 @@ impl SubLayer for ShortConv {
         }
         let own = self.hidden / ranks.columns;
         ranks.check_deal([own, own], "columns of a convolution")
+    }
+
+    fn passes(&self, ranks: &Sharers) -> Option<Passing> {
+        let columns = self.hidden / ranks.columns;
+        Some(Passing { reach: self.width - 1, columns, state: 0, dealt: 2 * columns })
     }
 
     fn states(&self, ranks: &Sharers) -> Vec<StateSpec> {

@@ -111,6 +111,9 @@ class MeshTable(Table):
     cp_comm_type: Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
     """Exchange of keys and values between context parallel ranks."""
 
+    cp_scan_comm_type: Literal["auto", "a2a", "states"]
+    """Exchange between context parallel ranks in state-space layers and convolutions: heads for tokens (`a2a`), or states of documents at borders of ranks, of a size that does not grow with length; `auto`: what takes fewer bytes."""
+
     cp_inner: int | str
     """Ranks per `a2a` group of `a2a+p2p`. Allowed: from 1 to 65 536."""
 
@@ -1326,6 +1329,7 @@ class Dials(TypedDict, total=False):
     cp_comm_type: Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
     cp_dynamic: bool
     cp_inner: int | str
+    cp_scan_comm_type: Literal["auto", "a2a", "states"]
     cuda_libs: str | None
     curate: str
     data_ahead: int | str
@@ -1486,6 +1490,7 @@ class Dials(TypedDict, total=False):
     mesh_cp_comm_type: Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
     mesh_cp_dynamic: bool
     mesh_cp_inner: int | str
+    mesh_cp_scan_comm_type: Literal["auto", "a2a", "states"]
     mesh_dp: int | str
     mesh_ep: int | str
     mesh_etp: int | str
@@ -1893,6 +1898,7 @@ DIALS: Final[dict[str, str]] = {
     "cp_comm_type": "mesh.cp_comm_type",
     "cp_dynamic": "mesh.cp_dynamic",
     "cp_inner": "mesh.cp_inner",
+    "cp_scan_comm_type": "mesh.cp_scan_comm_type",
     "cuda_libs": "machine.cuda_libs",
     "curate": "data.curate",
     "data_ahead": "data.ahead",
@@ -2053,6 +2059,7 @@ DIALS: Final[dict[str, str]] = {
     "mesh_cp_comm_type": "mesh.cp_comm_type",
     "mesh_cp_dynamic": "mesh.cp_dynamic",
     "mesh_cp_inner": "mesh.cp_inner",
+    "mesh_cp_scan_comm_type": "mesh.cp_scan_comm_type",
     "mesh_dp": "mesh.dp",
     "mesh_ep": "mesh.ep",
     "mesh_etp": "mesh.etp",

@@ -47,3 +47,31 @@ impl DocumentRuns {
         self.runs.iter().flat_map(|run| [run.rows.end as u64, run.offset as u64])
     }
 }
+
+/// Places of values that some runs have, by run.
+#[derive(Clone, Debug)]
+pub struct RunPlaces {
+    /// The place of each run's value.
+    pub places: Vec<Option<usize>>,
+    /// i32 [1, most]: the same, or -1.
+    pub table: Tensor,
+}
+
+impl RunPlaces {
+    /// Charged at `most` runs.
+    ///
+    /// # Panics
+    /// If there are more.
+    #[track_caller]
+    pub fn new(device: &Device, places: Vec<Option<usize>>, most: usize) -> RunPlaces {
+        assert!(places.len() <= most, "documents: {} runs, and at most {most} are charged", places.len());
+        let mut table: Vec<i32> = places.iter().map(|place| place.map_or(-1, |place| place as i32)).collect();
+        table.resize(most, -1);
+        RunPlaces { places, table: device.from_i32(&table, Category::Data) }
+    }
+
+    /// Runs with a value, each with its place.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.places.iter().enumerate().filter_map(|(run, place)| Some((run, (*place)?)))
+    }
+}

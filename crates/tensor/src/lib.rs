@@ -57,7 +57,7 @@ pub use clock::{Clock, Way};
 pub use device::Device;
 pub use distance::{Distance, RowDistance};
 pub use divergence::{CLOSEST, Divergence, DivergenceOutput, TeacherLogits};
-pub use documents::{DocumentRun, DocumentRuns};
+pub use documents::{DocumentRun, DocumentRuns, RunPlaces};
 pub use dropout::Dropout;
 pub use dtype::DType;
 pub use experts::{
@@ -88,8 +88,8 @@ pub use profile::TERMS;
 pub use profile::{Hardware, OpDesc, Portions, Profile, Rates, Sheet, host_share};
 pub use scan::{
     Conv, ConvBackward, ConvOperands, Delta, DeltaBackward, DeltaOperands, GatedNorm, GatedNormBackward,
-    GatedNormOperands, SCAN_CHUNK, SCAN_SPAN, SCAN_STEPS, Ssd, SsdBackward, SsdOperands, delta_flops,
-    ssd_flops, state_cols, state_slot,
+    GatedNormOperands, RunStates, SCAN_CHUNK, SCAN_SPAN, SCAN_STEPS, Ssd, SsdBackward, SsdBegins, SsdEnds,
+    SsdOperands, delta_flops, ssd_flops, state_cols, state_slot,
 };
 pub use share::{Pass, Reader, Share};
 pub use stop::{GivenUp, Revocable};

@@ -23,7 +23,10 @@ use crate::matmul::{MatMul, PackedMatMul};
 use crate::narrow_matmul::NarrowMatMul;
 use crate::pack::{Pack, Unpack};
 use crate::pool::Arena;
-use crate::scan::{Conv, ConvBackward, Delta, DeltaBackward, GatedNorm, GatedNormBackward, Ssd, SsdBackward};
+use crate::scan::{
+    Conv, ConvBackward, Delta, DeltaBackward, GatedNorm, GatedNormBackward, Ssd, SsdBackward, SsdBegins,
+    SsdEnds,
+};
 use crate::share::{Reader, Share};
 use crate::spill::Copies;
 use crate::tensor::floats;
@@ -465,6 +468,12 @@ pub trait Machine: Send + Sync {
     fn ssd(&self, op: &Ssd<'_>, ws: &Tensor);
     /// Gradients of [`Machine::ssd`].
     fn ssd_backward(&self, op: &SsdBackward<'_>, ws: &Tensor);
+    /// What runs make of the states before them.
+    fn ssd_ends(&self, op: &SsdEnds<'_>, ws: &Tensor);
+    /// What runs add to the gradients of the states before them, with the workspace of [`Machine::ssd_backward`].
+    fn ssd_begins(&self, op: &SsdBegins<'_>, ws: &Tensor);
+    /// `state = decays state + added` of f32 [heads, n], with a decay for each head: f32 [1, heads].
+    fn ssd_advance(&self, state: &Tensor, decays: &Tensor, added: &Tensor);
     /// Gated DeltaNet.
     fn delta(&self, op: &Delta<'_>, ws: &Tensor);
     /// Gradients of [`Machine::delta`].

@@ -14,7 +14,10 @@ use crate::in_flight::InFlight;
 use crate::machine::*;
 use crate::narrow_matmul::NarrowMatMul;
 use crate::pack::{Pack, Unpack};
-use crate::scan::{Conv, ConvBackward, Delta, DeltaBackward, GatedNorm, GatedNormBackward, Ssd, SsdBackward};
+use crate::scan::{
+    Conv, ConvBackward, Delta, DeltaBackward, GatedNorm, GatedNormBackward, Ssd, SsdBackward, SsdBegins,
+    SsdEnds,
+};
 use crate::share::{Reader, Share};
 use crate::{Arena, DType, Hardware, MatMul, PackedMatMul, Profile, Tensor};
 
@@ -258,6 +261,17 @@ impl Machine for Meta {
         let written = [op.du, op.ddt].into_iter().flatten().map(Tensor::bytes).sum::<u64>();
         let moved = bytes(&[op.of.u, op.of.dt, op.dy, op.kept]) + written;
         self.run(Work::MatMul(op.of.flops(true) as f64, DType::F32), moved);
+    }
+    fn ssd_ends(&self, op: &SsdEnds<'_>, _: &Tensor) {
+        let moved = bytes(&[op.of.u, op.of.dt, op.ends.states, op.decays]);
+        self.run(Work::MatMul(op.of.state_flops() as f64, DType::F32), moved);
+    }
+    fn ssd_begins(&self, op: &SsdBegins<'_>, _: &Tensor) {
+        let moved = bytes(&[op.of.u, op.of.dt, op.dy, op.begins.states]);
+        self.run(Work::MatMul(op.of.state_flops() as f64, DType::F32), moved);
+    }
+    fn ssd_advance(&self, state: &Tensor, _: &Tensor, added: &Tensor) {
+        self.maps(&[state, added, state]);
     }
     fn delta(&self, op: &Delta<'_>, _: &Tensor) {
         let moved = bytes(&[op.of.u, op.of.a, op.of.b, op.out, op.kept]);

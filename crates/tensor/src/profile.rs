@@ -193,6 +193,8 @@ pub enum OpDesc {
         groups: usize,
         /// Columns of B and of C, per group.
         state: usize,
+        /// Places of states at borders of runs ([`crate::RunStates`]).
+        places: usize,
         /// True if this is the backward pass.
         backward: bool,
     },

@@ -1,7 +1,7 @@
 //! Arguments of operations that read the rows of each document in order: causal convolutions and the scans of
 //! state-space layers, and the gated norm after them.
 
-use crate::{DocumentRuns, OpDesc, Tensor};
+use crate::{DocumentRuns, OpDesc, RunPlaces, Tensor};
 
 /// Rows of a document whose state is computed at once; a product takes the state from one such chunk to the next. The value
 /// is no part of a model: any gives the same function.
@@ -150,7 +150,22 @@ impl SsdOperands<'_> {
     /// Shapes and types of the call.
     pub fn desc(&self, backward: bool) -> OpDesc {
         let (rows, heads, width) = (self.u.rows(), self.heads(), self.width());
-        OpDesc::Ssd { rows, heads, width, groups: self.groups, state: self.state, backward }
+        OpDesc::Ssd { rows, heads, width, groups: self.groups, state: self.state, places: 0, backward }
+    }
+
+    /// [`SsdOperands::desc`] of a call with states at borders of runs, in so many places.
+    pub fn desc_between(&self, of_places: usize, backward: bool) -> OpDesc {
+        match self.desc(backward) {
+            OpDesc::Ssd { rows, heads, width, groups, state, backward, .. } => {
+                OpDesc::Ssd { rows, heads, width, groups, state, places: of_places, backward }
+            }
+            other => other,
+        }
+    }
+
+    /// FLOPs of the products of all rows with a state.
+    pub fn state_flops(&self) -> u64 {
+        (2 * self.u.rows() * self.heads() * self.width() * self.state) as u64
     }
 
     /// FLOPs of the products of a pass.
@@ -170,11 +185,44 @@ pub fn ssd_flops(rows: usize, [heads, width, groups, state]: [usize; 4], backwar
     (rows * per_row) as u64
 }
 
+/// States at borders of runs whose documents other ranks have rows of, or gradients of these.
+#[derive(Clone, Copy, Debug)]
+pub struct RunStates<'a> {
+    /// The runs that have one.
+    pub of: &'a RunPlaces,
+    /// f32 [places, heads x state x width].
+    pub states: &'a Tensor,
+}
+
+/// The map from the state before a run to that after it: `decays S + ends`.
+#[derive(Clone, Copy, Debug)]
+pub struct SsdEnds<'a> {
+    /// Operands of the scan.
+    pub of: SsdOperands<'a>,
+    /// The states after runs that begin with zero; written.
+    pub ends: RunStates<'a>,
+    /// f32 [places, heads]: the products of their rows' decays; written.
+    pub decays: &'a Tensor,
+}
+
+/// Gradients of the states before runs, by their rows alone.
+#[derive(Clone, Copy, Debug)]
+pub struct SsdBegins<'a> {
+    /// Operands of the scan.
+    pub of: SsdOperands<'a>,
+    /// [t, heads x width].
+    pub dy: &'a Tensor,
+    /// The gradients; written.
+    pub begins: RunStates<'a>,
+}
+
 /// Mamba-2's scan, forward.
 #[derive(Clone, Copy, Debug)]
 pub struct Ssd<'a> {
     /// Operands.
     pub of: SsdOperands<'a>,
+    /// The states before runs that do not begin with zero, in a training step.
+    pub before: Option<RunStates<'a>>,
     /// In generation, for each run: f32 [heads, state x width], the state before it, of each head `state` rows of
     /// `width`. Replaced by the state after it.
     pub states: &'a [Tensor],
@@ -189,6 +237,10 @@ pub struct Ssd<'a> {
 pub struct SsdBackward<'a> {
     /// Operands of the forward pass.
     pub of: SsdOperands<'a>,
+    /// The states that the forward pass began with.
+    pub before: Option<RunStates<'a>>,
+    /// The gradients of the states after runs, where they are not zero.
+    pub after: Option<RunStates<'a>>,
     /// The states that the forward pass wrote.
     pub kept: &'a Tensor,
     /// [t, heads x width].

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fathom_grad::{Batch, ContextLayout, Head, Jitter, Labels, LayoutSizes, Scope, Sharing, Spread};
+use fathom_grad::{Batch, ContextLayout, Head, Jitter, Labels, LayoutSizes, PIECES, Scope, Sharing, Spread};
 use fathom_model::{LoadedModel, Model, ModelView, PackedTokens};
 use fathom_tensor::choice::kept_bytes;
 use fathom_tensor::mesh::Axis;
@@ -138,10 +138,11 @@ impl<'a> DeviceMicroBatch<'a> {
         let (tokens, windows) = (micro.ids.len(), &model.spec.windows());
         let dynamic = how.ranks.cp_dynamic.then(|| model.spec.token_pairs());
         let chunk = if windows.iter().all(Option::is_none) { tokens } else { CHUNK };
-        let cut = LayoutSizes { tokens, cp: grid.cp, chunk, windows, dynamic };
-        let layout =
-            ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|message| panic!("step: {message}"));
-        let sharing = Sharing { layout: &layout, comm: &[how.ranks.cp_comm] };
+        let states = how.ranks.passes(&model.spec, tokens, model.dtype(params));
+        let cut =
+            LayoutSizes { tokens, cp: grid.cp, chunk, windows, dynamic, pieces: states.map(|_| PIECES) };
+        let layout = ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|why| panic!("step: {why}"));
+        let sharing = Sharing { layout: &layout, comm: &[how.ranks.cp_comm], states };
         let drops = how.goal.drops.filter(|_| model.spec.drops());
         let (source, mut batch) = match &micro.source {
             None => (None, model.batch_of(device, packed, how.caps, &sharing)),
@@ -247,7 +248,7 @@ impl<'a> DeviceMicroBatch<'a> {
         if !device.machine.has_data() {
             return device.empty(1, tokens, DType::F32, Category::Data);
         }
-        let sharing = Sharing { layout: &self.layout, comm: &[] };
+        let sharing = Sharing { layout: &self.layout, comm: &[], states: None };
         let own = own(device, &sharing, of_head(&self.order), values);
         device.from_f32(1, tokens, &own, Category::Data)
     }
@@ -260,7 +261,7 @@ impl<'a> DeviceMicroBatch<'a> {
             return device.empty(rows, width, DType::F32, Category::Data);
         }
         let tokens: Vec<usize> = (0..self.layout.tokens()).collect();
-        let own = Sharing { layout: &self.layout, comm: &[] }.own(device, &tokens).into_owned();
+        let own = Sharing { layout: &self.layout, comm: &[], states: None }.own(device, &tokens).into_owned();
         let first = if rows == self.batch.tokens { 0 } else { device.mesh.index(Axis::Tp) * rows };
         let token = |at: usize| own[self.order.as_ref().map_or(at, |orders| orders[1][at])];
         let of_row = |row: usize| &values[token(first + row) * width..][..width];

@@ -22,8 +22,8 @@ mod stages;
 
 pub use adapter::{AdapterName, AdapterTable, EncoderName, NamedAdapter};
 pub use choices::{
-    CpCommType, DropPolicy, FamilyName, Granularity, InitName, MachineKind, Memory, Method, OffloadCodec,
-    OptimizerKind, PipelineSchedule, PlaceName, Precision, RopeType, ShardingName,
+    CpCommType, CpScanCommType, DropPolicy, FamilyName, Granularity, InitName, MachineKind, Memory, Method,
+    OffloadCodec, OptimizerKind, PipelineSchedule, PlaceName, Precision, RopeType, ShardingName,
 };
 pub use data::{Blend, ColumnsTable, Data, FormatName, LengthWeight, Packing, SuperviseName, TruncationName};
 pub use objective::{
@@ -155,6 +155,9 @@ recipe! {
         pub cp: usize [Whole(1, MANY)] = 1,
         /// Exchange of keys and values between context parallel ranks.
         pub cp_comm_type: CpCommType = CpCommType::P2p,
+        /// Exchange between context parallel ranks in state-space layers and convolutions: heads for tokens (`a2a`), or states of
+        /// documents at borders of ranks, of a size that does not grow with length; `auto`: what takes fewer bytes.
+        pub cp_scan_comm_type: CpScanCommType = CpScanCommType::Auto,
         /// Ranks per `a2a` group of `a2a+p2p`.
         pub cp_inner: usize [Whole(1, MANY)] = 1,
         /// Dynamic context parallel, with `p2p`: each document is on as few ranks as load balance allows, and only keys that are

@@ -32,6 +32,8 @@ impl TeacherInputs {
         let Some(Best { tokens: k, .. }) = teacher_use.best else {
             let packed = PackedTokens { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
             let model = &teacher?.model;
+            // Its layers may pass no states, or read more rows.
+            let sharing = &Sharing { states: None, ..*sharing };
             return Some(TeacherInputs::Model(Rc::new(model.batch_of(device, packed, how.caps, sharing))));
         };
         if !device.machine.has_data() {

@@ -234,6 +234,19 @@ fn meshes_on_the_pretended_gpu_are_meshes() {
             &["5"],
             &["mesh.dp=2", "mesh.ep=2", "model.family=mixtral", "model.init=normal", "moe.experts=4"],
         ),
+        (
+            "passed",
+            &["late", "5"],
+            &[
+                "mesh.cp=2",
+                "mesh.cp_scan_comm_type=states",
+                "model.family=granitemoehybrid",
+                "model.init=normal",
+                "model.attention_interval=2",
+                "model.ssm_head_dim=16",
+                "model.ssm_state=8",
+            ],
+        ),
     ] {
         let keys = [keys, &["model.precision=bf16"], &twice].concat();
         bench.check(name, BF16, schedules, &keys);

@@ -31,7 +31,8 @@ use fathom_tensor::{
     Dispatch, Divergence, Dropout, Embed, GatedNorm, GatedNormBackward, GroupedMatMul, GroupedWeight,
     InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, Pack, PackPages, PackedMatMul,
     Packing, ProductTerm, Profile, Rates, Reader, Rope, RopeTable, RoundWeights, Route, RouteBackward,
-    RouterLosses, RowDistance, Share, SinksBackward, Ssd, SsdBackward, StepScale, Tensor, Unpack, moments,
+    RouterLosses, RowDistance, Share, SinksBackward, Ssd, SsdBackward, SsdBegins, SsdEnds, StepScale, Tensor,
+    Unpack, moments,
 };
 
 pub use cpu::Cpu;
@@ -156,11 +157,7 @@ impl Machine for Cpu {
     }
 
     fn multiply(&self, a: &Tensor, b: &Tensor, out: &Tensor) {
-        if b.rows() > 1 {
-            expect("multiply", "b", b, a.shape());
-        } else {
-            expect("multiply", "b", b, [1, a.cols()]);
-        }
+        expect("multiply", "b", b, if b.rows() > 1 { a.shape() } else { [1, a.cols()] });
         expect("multiply", "out", out, a.shape());
         let row = b.rows() < a.rows();
         // SAFETY: see the module; the kernel allows out to be a.
@@ -473,6 +470,18 @@ impl Machine for Cpu {
 
     fn ssd_backward(&self, op: &SsdBackward<'_>, ws: &Tensor) {
         scanning::ssd_backward(self, op, ws);
+    }
+
+    fn ssd_ends(&self, op: &SsdEnds<'_>, ws: &Tensor) {
+        scanning::ssd_ends(self, op, ws);
+    }
+
+    fn ssd_begins(&self, op: &SsdBegins<'_>, ws: &Tensor) {
+        scanning::ssd_begins(self, op, ws);
+    }
+
+    fn ssd_advance(&self, state: &Tensor, decays: &Tensor, added: &Tensor) {
+        scanning::ssd_advance(self, state, decays, added);
     }
 
     fn delta(&self, op: &Delta<'_>, ws: &Tensor) {

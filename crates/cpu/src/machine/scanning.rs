@@ -2,8 +2,9 @@
 #![allow(unsafe_code)]
 
 use fathom_tensor::{
-    Conv, ConvBackward, ConvOperands, Delta, DeltaBackward, DeltaOperands, DocumentRun, DocumentRuns,
-    GatedNorm, GatedNormBackward, GatedNormOperands, Ssd, SsdBackward, SsdOperands, Tensor,
+    Conv, ConvBackward, ConvOperands, DType, Delta, DeltaBackward, DeltaOperands, DocumentRun, DocumentRuns,
+    GatedNorm, GatedNormBackward, GatedNormOperands, RunStates, Ssd, SsdBackward, SsdBegins, SsdEnds,
+    SsdOperands, Tensor,
 };
 
 use super::cpu::Cpu;
@@ -146,6 +147,59 @@ fn ssd_operands<'a>(of: &SsdOperands<'a>, states: &[Tensor]) -> scan::Operands<'
     }
 }
 
+/// States at borders of runs.
+#[track_caller]
+fn run_states<'a>(of: Option<&RunStates<'a>>, sizes: &scan::Sizes) -> scan::RunStates<'a> {
+    let Some(RunStates { of, states }) = of else { return scan::RunStates::NONE };
+    expect("ssd", "states of runs", states, [states.rows(), sizes.heads * sizes.state * sizes.width]);
+    let places = of.places.iter().flatten().all(|place| *place < states.rows());
+    assert!(places && states.dtype() == DType::F32, "ssd: {:?} in {states:?}", of.places);
+    let rows = mat_mut(states);
+    scan::RunStates { places: &of.places, first: rows.ptr.cast(), stride: rows.stride }
+}
+
+/// See [`fathom_tensor::Machine::ssd_ends`].
+#[track_caller]
+pub fn ssd_ends(cpu: &Cpu, op: &SsdEnds<'_>, ws: &Tensor) {
+    let of = ssd_operands(&op.of, &[]);
+    let ends = run_states(Some(&op.ends), &of.sizes);
+    expect("ssd_ends", "decays", op.decays, [op.ends.states.rows(), of.sizes.heads]);
+    assert!(op.decays.dtype() == DType::F32, "ssd_ends: decays {:?}", op.decays);
+    let decays = mat_mut(op.decays);
+    let call = scan::Ends { of, ends, decays: (decays.ptr.cast(), decays.stride) };
+    // SAFETY: see the module of the machine; the scratch has the bytes given by the profile.
+    unsafe { scan::ends(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
+}
+
+/// See [`fathom_tensor::Machine::ssd_begins`].
+#[track_caller]
+pub fn ssd_begins(cpu: &Cpu, op: &SsdBegins<'_>, ws: &Tensor) {
+    let of = ssd_operands(&op.of, &[]);
+    expect("ssd_begins", "dy", op.dy, [op.of.u.rows(), of.sizes.heads * of.sizes.width]);
+    let call = scan::Backward {
+        of,
+        borders: [scan::RunStates::NONE; 2],
+        begins: run_states(Some(&op.begins), &of.sizes),
+        kept: std::ptr::null(),
+        dy: mat(op.dy),
+        du: None,
+        ddt: None,
+        dweights: [None; 3],
+    };
+    // SAFETY: see the module of the machine; the scratch has the bytes given by the profile.
+    unsafe { scan::backward(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
+}
+
+/// See [`fathom_tensor::Machine::ssd_advance`].
+#[track_caller]
+pub fn ssd_advance(cpu: &Cpu, state: &Tensor, decays: &Tensor, added: &Tensor) {
+    expect("ssd_advance", "decays", decays, [1, state.rows()]);
+    expect("ssd_advance", "what is added", added, state.shape());
+    let to = f32s_mut(state);
+    // SAFETY: see the module of the machine; the extents were checked.
+    unsafe { scan::advance(&cpu.threads, state.shape(), to, f32s(decays), f32s(added).as_ptr()) }
+}
+
 /// See [`fathom_tensor::Machine::ssd`].
 #[track_caller]
 pub fn ssd(cpu: &Cpu, op: &Ssd<'_>, ws: &Tensor) {
@@ -154,7 +208,8 @@ pub fn ssd(cpu: &Cpu, op: &Ssd<'_>, ws: &Tensor) {
     let size = of.sizes.heads * of.sizes.state * of.sizes.width;
     expect("ssd", "kept", op.kept, [op.of.u.rows(), fathom_tensor::state_cols(size)]);
     let states: Vec<*mut f32> = op.states.iter().map(f32s_mut).collect();
-    let call = scan::Forward { of, states: &states, y: mat_mut(op.y), kept: f32s_mut(op.kept) };
+    let before = run_states(op.before.as_ref(), &of.sizes);
+    let call = scan::Forward { of, states: &states, before, y: mat_mut(op.y), kept: f32s_mut(op.kept) };
     // SAFETY: see the module of the machine; the scratch has the bytes given by the profile.
     unsafe { scan::forward(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
 }
@@ -171,6 +226,8 @@ pub fn ssd_backward(cpu: &Cpu, op: &SsdBackward<'_>, ws: &Tensor) {
     }
     let call = scan::Backward {
         of,
+        borders: [&op.before, &op.after].map(|border| run_states(border.as_ref(), &of.sizes)),
+        begins: scan::RunStates::NONE,
         kept: f32s(op.kept).as_ptr(),
         dy: mat(op.dy),
         du: op.du.map(mat_mut),

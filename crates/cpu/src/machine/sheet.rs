@@ -58,10 +58,10 @@ pub(super) fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
         OpDesc::Narrow { .. } => narrow::workspace(isa, profile.threads, op),
         OpDesc::Grouped { .. } => experts::workspace(isa, profile.threads, op),
         OpDesc::GatedNorm { rows, cols } => elementwise::gated_norm_workspace(rows, cols),
-        OpDesc::Ssd { rows, heads, width, groups, state, backward } => {
+        OpDesc::Ssd { rows, heads, width, groups, state, places, backward } => {
             let sizes = scan::Sizes { heads, width, groups, state, task_heads: scan::TASK_HEADS };
             if backward {
-                scan::bytes_backward(profile.threads, &sizes, rows)
+                scan::bytes_backward(profile.threads, &sizes, [rows, places])
             } else {
                 scan::bytes_forward(profile.threads, &sizes)
             }

@@ -12,7 +12,7 @@ use super::decays::Decays;
 use super::family::{Family, by_family};
 use super::layout::{BackwardLayout, SPAN, SharedLayout};
 use super::reverse::Reverse;
-use super::{CHUNK, Operands, Sizes, chunks, forward};
+use super::{CHUNK, Operands, RunStates, Sizes, chunks, forward};
 use crate::attention::pack::{put, row_f32};
 use crate::attention::simd::portable::Portable;
 use crate::attention::simd::{LANES, Simd};
@@ -27,6 +27,10 @@ use crate::threads::Threads;
 pub struct Backward<'a> {
     /// Operands of the forward pass.
     pub of: Operands<'a>,
+    /// The states that the forward pass began with, and the gradients of those after runs.
+    pub borders: [RunStates<'a>; 2],
+    /// The gradients of the states before runs; then nothing else is computed.
+    pub begins: RunStates<'a>,
     /// The states that the forward pass wrote.
     pub kept: *const f32,
     /// `[rows, heads * width]`, stored like u.
@@ -70,8 +74,8 @@ pub struct Task<'a> {
 }
 
 /// Bytes of workspace that [`backward`] needs.
-pub fn bytes_backward(threads: usize, sizes: &Sizes, rows: usize) -> usize {
-    SharedLayout::new(sizes, rows, threads).bytes
+pub fn bytes_backward(threads: usize, sizes: &Sizes, [rows, places]: [usize; 2]) -> usize {
+    SharedLayout::new(sizes, [rows, places], threads).bytes
 }
 
 impl Span {
@@ -121,8 +125,17 @@ pub unsafe fn backward(threads: &Threads, isa: Isa, op: &Backward<'_>, workspace
         "ssd_backward: storage types differ"
     );
     assert!(of.runs.iter().all(|run| run.offset == 0), "ssd_backward: a document begins on another rank");
-    let layout = SharedLayout::new(sizes, of.rows(), threads.count());
+    let places =
+        [op.borders[0], op.borders[1], op.begins].into_iter().flat_map(|of| of.places.iter().flatten());
+    let places = places.max().map_or(0, |last| last + 1);
+    let layout = SharedLayout::new(sizes, [of.rows(), places], threads.count());
     let shared = aligned(workspace);
+    let operands = SyncOperands::new((op, shared));
+    threads.run(if places > 0 { sizes.heads } else { 0 }, &|head, _| {
+        let (op, shared) = *operands.get();
+        // SAFETY: heads have places of their own.
+        unsafe { read_borders(op, shared, &layout, head) }
+    });
     for wave in waves(of.runs) {
         let first = wave.last().map_or(0, |span| span.rows.start);
         for block in (0..sizes.blocks()).step_by(layout.together) {
@@ -130,7 +143,6 @@ pub unsafe fn backward(threads: &Threads, isa: Isa, op: &Backward<'_>, workspace
             // SAFETY: passed on.
             unsafe { pass.run(threads, isa) }
         }
-        let operands = SyncOperands::new((op, shared));
         if sizes.blocks_of_group() > 1 && op.du.is_some() {
             let rows = first..wave[0].rows.end;
             let parts = rows.len().div_ceil(PART);
@@ -149,6 +161,19 @@ pub unsafe fn backward(threads: &Threads, isa: Isa, op: &Backward<'_>, workspace
             let terms = Mat { ptr, elem: Elem::F32, stride: 3 * sizes.heads };
             // SAFETY: all terms were written above.
             unsafe { elementwise::bias_backward(place, of.rows(), sizes.heads, terms, *sums) }
+        }
+    }
+}
+
+/// Pads a head's states at borders of runs.
+unsafe fn read_borders(op: &Backward<'_>, shared: *mut u8, layout: &SharedLayout, head: usize) {
+    let sizes = &op.of.sizes;
+    for (which, states) in op.borders.iter().enumerate() {
+        for run in 0..states.places.len() {
+            if let (Some(place), Some(from)) = (states.place(run), states.of(run)) {
+                let from = from.add(head * sizes.state * sizes.width);
+                forward::copy_state(sizes, layout.border(sizes, shared, [which, place, head]), from, false);
+            }
         }
     }
 }
@@ -192,17 +217,27 @@ impl Pass<'_> {
         base.wrapping_add((number * SPAN + slot) * sizes.square())
     }
 
-    /// The state before the chunk of this number; the first of a run has none.
-    fn state(&self, span: &Span, chunk: usize, head: usize) -> Option<*mut f32> {
-        let begins = span.rows.start == self.op.of.runs[span.run].rows.start;
-        let slot = (span.slot + chunk).checked_sub(usize::from(begins)).filter(|_| !begins || chunk > 0);
-        slot.map(|slot| self.slot(self.layout.states, (slot, head)))
+    /// The state before a run, or the gradient of that after it.
+    fn border(&self, which: usize, run: usize, head: usize) -> Option<*mut f32> {
+        let place = self.op.borders[which].place(run)?;
+        Some(self.layout.border(&self.op.of.sizes, self.shared, [which, place, head]))
     }
 
-    /// The gradient of the state after the chunk of this number; the last of a run has none.
+    /// The state before the chunk of this number; the first of a run has that of the border.
+    fn state(&self, span: &Span, chunk: usize, head: usize) -> Option<*mut f32> {
+        let begins = span.rows.start == self.op.of.runs[span.run].rows.start;
+        if begins && chunk == 0 {
+            return self.border(0, span.run, head);
+        }
+        Some(self.slot(self.layout.states, (span.slot + chunk - usize::from(begins), head)))
+    }
+
+    /// The gradient of the state after the chunk of this number; the last of a run has that of the border.
     fn gradient(&self, span: &Span, (chunk, end): (usize, usize), head: usize) -> Option<*mut f32> {
-        let inside = end < self.op.of.runs[span.run].rows.end;
-        inside.then(|| self.slot(self.layout.gradients, (span.slot + chunk, head)))
+        if end == self.op.of.runs[span.run].rows.end {
+            return self.border(1, span.run, head);
+        }
+        Some(self.slot(self.layout.gradients, (span.slot + chunk, head)))
     }
 
     /// The gradient of the state between this wave's rows of a document and the rows before them.
@@ -230,6 +265,9 @@ impl Pass<'_> {
             // SAFETY: tasks write states of their own, threads have memory of their own.
             unsafe { by_family!(isa, sweep(&task)) }
         });
+        if !self.op.begins.places.is_empty() {
+            return;
+        }
         threads.run(blocks.len() * all.len(), &|task, thread| {
             let (pass, all) = *operands.get();
             let base = pass.shared.wrapping_add(pass.layout.threads + thread * own);
@@ -251,16 +289,24 @@ pub unsafe fn sweep<F: Family>(task: &Task<'_>) {
     let (op, run) = (pass.op, &pass.op.of.runs[span.run]);
     let (sizes, layout) = (&op.of.sizes, BackwardLayout::new(&op.of.sizes));
     let at = |offset: usize| -> *mut f32 { task.base.wrapping_add(offset).cast() };
+    let (only, begins_run) = (!op.begins.places.is_empty(), span.rows.start == run.rows.start);
+    // Where gradients of states before runs are wanted, nothing else is in their places.
+    let wanted =
+        op.begins.place(span.run).map(|place| pass.layout.border(sizes, pass.shared, [0, place, head]));
+    if only && wanted.is_none() {
+        return;
+    }
     let group = head / (sizes.heads / sizes.groups);
     let [b, c] = columns(sizes, group);
     let all: Vec<Range<usize>> = span.chunks().collect();
     let (wide, cols) = (sizes.wide(), head * sizes.width..(head + 1) * sizes.width);
-    if let (Some(slot), Some(to)) = (forward::kept(run, span.rows.start), pass.state(span, 0, head)) {
+    let kept = forward::kept(run, span.rows.start).filter(|_| !only);
+    if let (Some(slot), Some(to)) = (kept, pass.state(span, 0, head)) {
         let from = op.kept.add((slot * sizes.heads + head) * sizes.state * sizes.width).cast_mut();
         forward::copy_state(sizes, to, from, false);
     }
     let mut decays = Decays::ZERO;
-    for (index, rows) in all.iter().enumerate().take(all.len() - 1) {
+    for (index, rows) in all.iter().enumerate().take(if only { 0 } else { all.len() - 1 }) {
         let Some(after) = pass.state(span, index + 1, head) else { continue };
         let (count, turned) = (chunk::padded(rows), at(layout.group.b_turned));
         chunk::turned_rows::<F>(&op.of, rows, b.clone(), [at(layout.group.b_across), turned]);
@@ -275,13 +321,15 @@ pub unsafe fn sweep<F: Family>(task: &Task<'_>) {
         }
         chunk::advance::<F>(sizes, count, &decays, [turned, last], (after, before.is_some()));
     }
-    if let Some(to) = pass.gradient(span, (all.len() - 1, span.rows.end), head) {
+    let goes_on = span.rows.end < run.rows.end;
+    if let Some(to) = pass.gradient(span, (all.len() - 1, span.rows.end), head).filter(|_| goes_on) {
         std::ptr::copy_nonoverlapping(pass.carried(head), to, sizes.square());
     }
     for (index, rows) in all.iter().enumerate().rev() {
         let to = match index.checked_sub(1) {
             Some(before) => pass.gradient(span, (before, rows.start), head),
-            None => (span.rows.start > run.rows.start).then(|| pass.carried(head)),
+            None if span.rows.start > run.rows.start => Some(pass.carried(head)),
+            None => wanted,
         };
         let Some(to) = to else { continue };
         let (count, turned) = (chunk::padded(rows), at(layout.c_turned));
@@ -295,6 +343,9 @@ pub unsafe fn sweep<F: Family>(task: &Task<'_>) {
             std::ptr::copy_nonoverlapping(after, to, sizes.square());
         }
         chunk::advance::<F>(sizes, count, &decays, [turned, first], (to, after.is_some()));
+    }
+    if let (Some(begins), Some(padded)) = (op.begins.of(span.run), wanted.filter(|_| begins_run)) {
+        forward::copy_state(sizes, padded, begins.add(head * sizes.state * sizes.width), true);
     }
 }
 

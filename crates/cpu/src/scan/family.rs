@@ -13,7 +13,7 @@ use crate::elementwise::level::{Level, Plain};
 
 use super::backward::Task as BackwardTask;
 use super::delta;
-use super::forward::Task;
+use super::forward::{self, EndsTask, Task};
 
 /// A family of kernels.
 ///
@@ -33,6 +33,8 @@ pub(crate) unsafe trait Family: 'static {
     unsafe fn backward(task: &BackwardTask<'_>);
     /// See [`super::backward::sweep`].
     unsafe fn sweep(task: &BackwardTask<'_>);
+    /// See [`super::forward::ends_task`].
+    unsafe fn ends(task: &EndsTask<'_>);
     /// See [`super::delta::task`].
     unsafe fn delta_forward(task: &delta::Task<'_>);
     /// See [`super::delta::unit`].
@@ -62,6 +64,11 @@ macro_rules! family {
             unsafe fn sweep(task: &BackwardTask<'_>) {
                 // SAFETY: passed on.
                 unsafe { super::backward::sweep::<$name>(task) }
+            }
+            # $attribute
+            unsafe fn ends(task: &EndsTask<'_>) {
+                // SAFETY: passed on.
+                unsafe { forward::ends_task::<$name>(task) }
             }
             # $attribute
             unsafe fn delta_forward(task: &delta::Task<'_>) {

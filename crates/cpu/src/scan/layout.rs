@@ -162,6 +162,9 @@ pub struct SharedLayout {
     /// States before chunks of a wave and gradients of those after them, [heads of some blocks, SPAN, square].
     pub states: usize,
     pub gradients: usize,
+    /// States before runs and gradients of those after them [2, places, heads, square].
+    pub borders: usize,
+    pub places: usize,
     /// Blocks whose states there are at a time.
     pub together: usize,
     pub threads: usize,
@@ -169,7 +172,7 @@ pub struct SharedLayout {
 }
 
 impl SharedLayout {
-    pub fn new(sizes: &Sizes, rows: usize, threads: usize) -> SharedLayout {
+    pub fn new(sizes: &Sizes, [rows, places]: [usize; 2], threads: usize) -> SharedLayout {
         let mut carve = Carve::default();
         let parts = if sizes.blocks_of_group() > 1 { sizes.blocks() * SPAN * CHUNK } else { 0 };
         // A block has sixteen chunks to deal to threads.
@@ -178,9 +181,17 @@ impl SharedLayout {
         let mut f32s = |count: usize| carve.take::<f32>(count);
         let (terms, parts) = (f32s(rows * 3 * sizes.heads), f32s(parts * 2 * sizes.state));
         let carried = f32s(sizes.heads * sizes.square());
-        let [states, gradients] = [states, states].map(f32s);
+        let [states, gradients] = [states, states].map(&mut f32s);
+        let borders = f32s(2 * places * sizes.heads * sizes.square());
         let own = carve.bytes();
         let bytes = padded(own + threads * BackwardLayout::new(sizes).bytes);
-        SharedLayout { terms, parts, carried, states, gradients, together, threads: own, bytes }
+        let threads = own;
+        SharedLayout { terms, parts, carried, states, gradients, borders, places, together, threads, bytes }
+    }
+
+    /// A head's state before a run (0), or the gradient of that after it (1), by the run's place.
+    pub fn border(&self, sizes: &Sizes, shared: *mut u8, [which, place, head]: [usize; 3]) -> *mut f32 {
+        let base: *mut f32 = shared.wrapping_add(self.borders).cast();
+        base.wrapping_add(((which * self.places + place) * sizes.heads + head) * sizes.square())
     }
 }

@@ -32,7 +32,7 @@ pub use delta::{
     DeltaBackward, DeltaForward, DeltaOperands, DeltaSizes, delta_backward, delta_bytes_backward,
     delta_bytes_forward, delta_forward,
 };
-pub use forward::{Forward, bytes_forward, forward};
+pub use forward::{Ends, Forward, advance, bytes_forward, ends, forward};
 
 use crate::mat::Mat;
 
@@ -118,6 +118,32 @@ pub struct Operands<'a> {
     pub d: &'a [f32],
     /// The documents of the rows.
     pub runs: &'a [DocumentRun],
+}
+
+/// States at borders of runs, or their gradients: f32 `[heads, state * width]`, a row for each place.
+#[derive(Clone, Copy, Debug)]
+pub struct RunStates<'a> {
+    /// The place of each run; or empty.
+    pub places: &'a [Option<usize>],
+    /// The first row.
+    pub first: *mut f32,
+    /// Elements from one row to the next.
+    pub stride: usize,
+}
+
+impl RunStates<'_> {
+    /// None of them.
+    pub const NONE: RunStates<'static> = RunStates { places: &[], first: std::ptr::null_mut(), stride: 0 };
+
+    /// The place of a run.
+    fn place(&self, run: usize) -> Option<usize> {
+        self.places.get(run).copied().flatten()
+    }
+
+    /// The row of a run.
+    fn of(&self, run: usize) -> Option<*mut f32> {
+        self.place(run).map(|place| self.first.wrapping_add(place * self.stride))
+    }
 }
 
 impl Operands<'_> {

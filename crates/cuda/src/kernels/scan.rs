@@ -2,8 +2,8 @@
 
 use fathom_tensor::gpu::ScanScratch;
 use fathom_tensor::{
-    DType, Delta, DeltaBackward, DeltaOperands, DocumentRun, DocumentRuns, OpDesc, SCAN_CHUNK, SCAN_SPAN,
-    Ssd, SsdBackward, SsdOperands, Tensor, state_cols,
+    DType, Delta, DeltaBackward, DeltaOperands, DocumentRun, DocumentRuns, OpDesc, RunStates, SCAN_CHUNK,
+    SCAN_SPAN, Ssd, SsdBackward, SsdBegins, SsdEnds, SsdOperands, Tensor, state_cols,
 };
 
 use super::Entry;
@@ -140,6 +140,30 @@ impl<'a> Scan<'a> {
         Args::new().structure(&words)
     }
 
+    /// States at borders of runs, as kernels read them.
+    #[track_caller]
+    fn border(&self, states: Option<RunStates<'_>>) -> [u64; 3] {
+        let ([_, heads, n, p], Some(RunStates { of, states })) = (self.sizes, states) else { return [0; 3] };
+        expect("a scan", "states of runs", states, [states.rows(), heads * n * p]);
+        assert!(states.dtype() == DType::F32, "a scan: states of runs are f32, not {states:?}");
+        [of.table.address(), start_mut(states), states.stride() as u64]
+    }
+
+    /// The states after runs, with the products of their decays, or with `dy` the gradients of those before them.
+    #[track_caller]
+    fn pass(&self, dy: Option<&Tensor>, states: RunStates<'_>, decays: Option<&Tensor>) -> Vec<Launch> {
+        let (decays, stride) = decays.map_or((0, 0), |decays| (start_mut(decays), decays.stride()));
+        let launch = |run: usize| {
+            let args = match dy {
+                Some(dy) => self.args().mat(dy),
+                None => self.args().raw_mat(0, 0, 0),
+            };
+            let args = args.structure(&self.border(Some(states))).address(decays).long(stride).int(run);
+            self.by_rows(scan::ssd_pass, RUNS.min(self.documents.runs.len() - run), args)
+        };
+        (0..self.documents.runs.len()).step_by(RUNS).map(launch).collect()
+    }
+
     /// Blocks of the kernels that go row by row, with their shared memory.
     #[track_caller]
     fn by_rows(&self, entry: Entry, parts: usize, args: Args) -> Launch {
@@ -148,7 +172,13 @@ impl<'a> Scan<'a> {
     }
 
     #[track_caller]
-    fn forward(&self, states: &[Tensor], out: &Tensor, kept: &Tensor) -> Vec<Launch> {
+    fn forward(
+        &self,
+        states: &[Tensor],
+        before: Option<RunStates<'_>>,
+        out: &Tensor,
+        kept: &Tensor,
+    ) -> Vec<Launch> {
         let ([_, heads, n, p], runs) = (self.sizes, &self.documents.runs);
         expect("a scan", "the result", out, [self.u.rows(), heads * p]);
         expect("a scan", "kept", kept, [self.u.rows(), state_cols(heads * n * p)]);
@@ -156,8 +186,8 @@ impl<'a> Scan<'a> {
             runs.iter().enumerate().filter(|(_, run)| !run.rows.is_empty()).collect();
         let launch = |state: u64, first: &(usize, &DocumentRun), count: usize| {
             let kept = if state == 0 { start_mut(kept) } else { 0 };
-            let args =
-                self.args().out(out).address(state).address(kept).flag(state == 0).address(0).address(0);
+            let args = self.args().out(out).address(state).structure(&self.border(before));
+            let args = args.address(kept).flag(state == 0).address(0).address(0);
             let args = args.int(first.0).long(first.1.rows.start).long(1 << 40);
             self.by_rows(self.entries.forward, count, args)
         };
@@ -193,14 +223,16 @@ impl<'a> Scan<'a> {
             round_list(&self.documents.runs, parts.places).into_iter().rev()
         {
             let rest = if self.betas.is_some() { at(parts.rest) } else { 0 };
-            let args = self.args().raw_mat(0, 0, 0).address(0).plain(op.kept, DType::F32).flag(false);
+            let args = self.args().raw_mat(0, 0, 0).address(0).structure(&self.border(op.borders[0]));
+            let args = args.plain(op.kept, DType::F32).flag(false);
             let args = args.address(at(parts.entering)).address(rest).int(run).long(first).long(SCAN_SPAN);
             launches.push(self.by_rows(self.entries.forward, spans, args));
             let [after, before] = [turn, 1 - turn].map(|half_of| at(parts.carried) + half_of * half);
             turn = 1 - turn;
             let args =
                 self.args().mat(op.dy).address(at(parts.leaving)).address(at(parts.added)).address(after);
-            let args = args.address(before).int(run).long(first).long(last);
+            let args = args.address(before).structure(&self.border(op.borders[1]));
+            let args = args.int(run).long(first).long(last);
             launches.push(self.by_rows(self.entries.reverse, runs, args));
             let args = self.args().mat(op.dy).address(at(parts.entering)).address(at(parts.leaving));
             let args = args.address(rest).address(at(parts.added)).out_if(op.du).out_if(op.dsteps);
@@ -249,6 +281,8 @@ impl<'a> Scan<'a> {
 
 /// The gradients of either that are wanted.
 struct Gradients<'a> {
+    /// States before runs, and gradients of those after them.
+    borders: [Option<RunStates<'a>>; 2],
     kept: &'a Tensor,
     dy: &'a Tensor,
     du: Option<&'a Tensor>,
@@ -292,28 +326,50 @@ fn round_list(runs: &[DocumentRun], places: usize) -> Vec<Round> {
 /// Mamba-2's scan.
 #[track_caller]
 pub fn ssd(op: &Ssd<'_>) -> Vec<Launch> {
-    Scan::ssd(&op.of).forward(op.states, op.y, op.kept)
+    Scan::ssd(&op.of).forward(op.states, op.before, op.y, op.kept)
 }
 
 /// Its gradients.
 #[track_caller]
 pub fn ssd_backward(op: &SsdBackward<'_>, ws: &Tensor, scratch: Scratch) -> Vec<Launch> {
-    let &SsdBackward { ref of, kept, dy, du, ddt, ref dweights } = op;
-    let of_op = Gradients { kept, dy, du, dsteps: ddt, dbetas: None, dweights };
+    let &SsdBackward { ref of, before, after, kept, dy, du, ddt, ref dweights } = op;
+    let of_op = Gradients { borders: [before, after], kept, dy, du, dsteps: ddt, dbetas: None, dweights };
     Scan::ssd(of).backward(&of_op, ws, scratch)
+}
+
+/// What runs make of the states before them.
+#[track_caller]
+pub fn ssd_ends(op: &SsdEnds<'_>) -> Vec<Launch> {
+    Scan::ssd(&op.of).pass(None, op.ends, Some(op.decays))
+}
+
+/// What runs add to the gradients of the states before them.
+#[track_caller]
+pub fn ssd_begins(op: &SsdBegins<'_>) -> Vec<Launch> {
+    Scan::ssd(&op.of).pass(Some(op.dy), op.begins, None)
+}
+
+/// `state = decays state + added`.
+#[track_caller]
+pub fn ssd_advance(state: &Tensor, decays: &Tensor, added: &Tensor) -> Launch {
+    let [heads, count] = state.shape();
+    expect("ssd_advance", "decays", decays, [1, heads]);
+    expect("ssd_advance", "what is added", added, state.shape());
+    let args = Args::new().address(start_mut(state)).plain(decays, DType::F32).plain(added, DType::F32);
+    Launch::new(scan::ssd_advance, state.len().div_ceil(256), args.long(heads).long(count))
 }
 
 /// Gated DeltaNet.
 #[track_caller]
 pub fn delta(op: &Delta<'_>) -> Vec<Launch> {
-    Scan::delta(&op.of).forward(op.states, op.out, op.kept)
+    Scan::delta(&op.of).forward(op.states, None, op.out, op.kept)
 }
 
 /// Its gradients.
 #[track_caller]
 pub fn delta_backward(op: &DeltaBackward<'_>, ws: &Tensor, scratch: Scratch) -> Vec<Launch> {
     let &DeltaBackward { ref of, kept, dout: dy, du, da, db, ref dweights } = op;
-    let of_op = Gradients { kept, dy, du, dsteps: da, dbetas: db, dweights };
+    let of_op = Gradients { borders: [None; 2], kept, dy, du, dsteps: da, dbetas: db, dweights };
     Scan::delta(of).backward(&of_op, ws, scratch)
 }
 

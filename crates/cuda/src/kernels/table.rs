@@ -75,7 +75,7 @@ kernels! {
     conv { conv 256, conv_state 256, conv_backward 256, conv_chunks 256 }
     gated { gated_norm 256, gated_norm_backward 256, gated_norm_chunks 256 }
     scan {
-        ssd_forward 256 may_spill, ssd_reverse 256 may_spill, ssd_gradients 256 may_spill, ssd_keys 256,
+        ssd_forward 256 may_spill, ssd_reverse 256 may_spill, ssd_gradients 256 may_spill, ssd_keys 256, ssd_pass 256 may_spill, ssd_advance 256,
         delta_forward 256 may_spill, delta_reverse 256 may_spill, delta_gradients 256 may_spill, delta_keys 256,
     }
     activate { activate 256, activate_backward 256, clamped 256, clamped_backward 256 }

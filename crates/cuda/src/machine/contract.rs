@@ -10,7 +10,8 @@ use fathom_tensor::{
     CombineBackward, Conv, ConvBackward, CrossEntropy, Delta, DeltaBackward, Dispatch, Divergence, Dropout,
     Embed, GatedNorm, GatedNormBackward, GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine,
     MatMul, NarrowMatMul, Norm, NormBackward, Pack, Profile, Reader, Rope, RopeTable, Route, RouteBackward,
-    RouterLosses, RowDistance, Share, SinksBackward, Ssd, SsdBackward, StepScale, Tensor, Unpack,
+    RouterLosses, RowDistance, Share, SinksBackward, Ssd, SsdBackward, SsdBegins, SsdEnds, StepScale, Tensor,
+    Unpack,
 };
 
 use super::Cuda;
@@ -256,6 +257,18 @@ impl Machine for Cuda {
 
     fn ssd_backward(&self, op: &SsdBackward<'_>, ws: &Tensor) {
         self.run_all(&kernels::ssd_backward(op, ws, self.scratch()));
+    }
+
+    fn ssd_ends(&self, op: &SsdEnds<'_>, _ws: &Tensor) {
+        self.run_all(&kernels::ssd_ends(op));
+    }
+
+    fn ssd_begins(&self, op: &SsdBegins<'_>, _ws: &Tensor) {
+        self.run_all(&kernels::ssd_begins(op));
+    }
+
+    fn ssd_advance(&self, state: &Tensor, decays: &Tensor, added: &Tensor) {
+        self.run(&kernels::ssd_advance(state, decays, added));
     }
 
     fn delta(&self, op: &Delta<'_>, _ws: &Tensor) {

@@ -64,6 +64,8 @@ pub struct LayoutSizes<'a> {
     /// Keeps documents on few ranks to reduce transfers, if set: the work of a token apart from attention, in pairs.
     /// Without it, all ranks have some of every document.
     pub dynamic: Option<u64>,
+    /// Most pieces of a rank, if states are passed between them: chunks are not halved beyond that.
+    pub pieces: Option<usize>,
 }
 
 /// Pairs of some queries of the document that begins at `start`, over all windows.

@@ -189,9 +189,12 @@ struct Hand {
 
 /// Distributes chunks, smaller ones if needed.
 fn balance(docs: &[Range<usize>], cut: &LayoutSizes<'_>) -> Vec<Vec<Range<usize>>> {
-    let mut chunk = cut.chunk.min((cut.tokens / cut.cp).div_ceil(2)).max(1);
+    let own = cut.tokens / cut.cp;
+    // A rank may have one smaller chunk.
+    let least = cut.pieces.map_or(1, |most| own.div_ceil((most - 1).max(1)));
+    let mut chunk = cut.chunk.min(own.div_ceil(2)).max(least).max(1);
     let mut best = deal(docs, &LayoutSizes { chunk, ..*cut });
-    while excess(&best) > TOO_MUCH && chunk / 2 >= SMALLEST {
+    while excess(&best) > TOO_MUCH && chunk / 2 >= SMALLEST.max(least) {
         chunk /= 2;
         let hands = deal(docs, &LayoutSizes { chunk, ..*cut });
         if excess(&hands) < excess(&best) {

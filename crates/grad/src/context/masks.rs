@@ -198,7 +198,7 @@ mod tests {
 
     /// Four ranks of 16 tokens each: the host's bands for each step of rank 1.
     fn around(docs: &[Range<usize>]) -> Vec<Listed> {
-        let cut = LayoutSizes { tokens: 64, cp: 4, chunk: 64, windows: &[None], dynamic: None };
+        let cut = LayoutSizes { tokens: 64, cp: 4, chunk: 64, windows: &[None], dynamic: None, pieces: None };
         let layout = ContextLayout::new(docs, &cut).unwrap();
         let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 20);
         let positions: Vec<i32> = docs.iter().flat_map(|doc| 0..doc.len() as i32).collect();
@@ -234,7 +234,7 @@ mod tests {
     fn windows_are_known_chunk_by_chunk() {
         let (tokens, cp, windows) = (1 << 15, 4, [Some(1024), None]);
         let stream = 0..tokens;
-        let cut = LayoutSizes { tokens, cp, chunk: 512, windows: &windows, dynamic: None };
+        let cut = LayoutSizes { tokens, cp, chunk: 512, windows: &windows, dynamic: None, pieces: None };
         let layout = ContextLayout::new(std::slice::from_ref(&stream), &cut).unwrap();
         let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 24);
         let positions: Vec<i32> = stream.map(|at| at as i32).collect();

@@ -12,6 +12,7 @@ mod dynamic;
 mod layout;
 mod masks;
 mod part;
+mod pieces;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,6 +27,8 @@ pub(crate) use circle::{Circle, GatheredKeys, Ring, Run, Step};
 pub use layout::ContextLayout;
 use masks::Maker;
 pub use masks::mask;
+pub use pieces::PIECES;
+pub(crate) use pieces::{Pieces, Seams, Way};
 
 /// Exchange of keys and values between the ranks of the context-parallel axis (Megatron's `cp_comm_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,12 +105,19 @@ pub struct Sharing<'a> {
     pub layout: &'a ContextLayout,
     /// One for all layers, or one per layer.
     pub comm: &'a [CpComm],
+    /// Operations that read rows in order pass states from piece to piece, and read at most so many rows before a row;
+    /// otherwise they exchange tokens for heads.
+    pub states: Option<usize>,
 }
 
 impl Sharing<'_> {
-    /// The documents of the stream, for operations that read its rows in order, charged at `docs`.
+    /// The documents of the rows that operations read in order, charged at `docs`: of the stream, or of this rank's
+    /// pieces.
     pub fn documents(&self, device: &Device, docs: usize) -> DocumentRuns {
-        DocumentRuns::new(device, self.layout.document_runs(), docs)
+        match self.states.filter(|_| self.layout.cp() > 1) {
+            Some(_) => pieces::own_runs(device, self.layout, device.mesh.index(Axis::Cp), docs),
+            None => DocumentRuns::new(device, self.layout.document_runs(), docs),
+        }
     }
 
     /// This rank's part of one value per token of the stream: ids, positions, labels.
@@ -135,6 +145,8 @@ pub struct Context {
     gathered: Option<GatheredKeys>,
     /// All ranks, for operations that read rows in order.
     whole: Circle,
+    /// What those operations exchange, if they pass states.
+    pieces: Option<Pieces>,
     cp: usize,
     /// By window: pairs of this rank's queries with keys on any rank.
     pairs: Vec<u64>,
@@ -164,7 +176,7 @@ impl Context {
         positions: &[i32],
         own: &Tensor,
     ) -> (Vec<Mask>, Option<Context>) {
-        let Sharing { layout, comm } = *sharing;
+        let Sharing { layout, comm, states } = *sharing;
         let axis = device.mesh.group(&[Axis::Cp]);
         let (cp, index) = (axis.size(), axis.index());
         assert!(
@@ -200,15 +212,21 @@ impl Context {
         };
         let pairs = windows.iter().map(|window| layout.area(index, *window)).collect();
         let whole = Circle::new(axis.clone(), layout, &(0..cp).collect::<Vec<_>>());
-        (masks, Some(Context { comm: comm.to_vec(), rings, gathered, whole, cp, pairs }))
+        let pieces = states.map(|reach| Pieces::new(device, axis.clone(), layout, reach, docs));
+        (masks, Some(Context { comm: comm.to_vec(), rings, gathered, whole, pieces, cp, pairs }))
     }
 
-    /// Number of ranks that share the stream.
-    pub(crate) fn cp(&self) -> usize {
-        self.cp
+    /// Number of ranks among which operations that read rows in order deal heads: those that share the stream, or one.
+    pub(crate) fn dealt(&self) -> usize {
+        if self.pieces.is_some() { 1 } else { self.cp }
     }
 
-    /// All of them.
+    /// The pieces between which these operations pass states.
+    pub(crate) fn pieces(&self) -> Option<&Pieces> {
+        self.pieces.as_ref()
+    }
+
+    /// All ranks.
     pub(crate) fn whole(&self) -> &Circle {
         &self.whole
     }
@@ -243,6 +261,7 @@ impl Context {
             sizes.extend(gathered.masks.iter().map(|mask| mask.pairs));
         }
         sizes.extend(circle(&self.whole));
+        sizes.extend(self.pieces.iter().flat_map(Pieces::sizes));
         sizes.extend(&self.pairs);
         sizes
     }

@@ -39,13 +39,13 @@ pub(crate) fn ranges(columns: impl IntoIterator<Item = usize>) -> Vec<Range<usiz
 /// A value as an operation that reads rows in order has it: where ranks share documents, all rows of the stream and this
 /// rank's heads ([`crate::Ctx::to_heads`]).
 pub(super) fn in_order(x: &Exec<'_>, value: &Tensor) -> Tensor {
-    let cp = x.batch.context.as_ref().map_or(1, crate::Context::cp);
+    let cp = x.batch.context.as_ref().map_or(1, crate::Context::dealt);
     if cp == 1 { value.clone() } else { value.reshape(value.rows() * cp, value.cols() / cp) }
 }
 
 /// This rank's columns of a weight with one for each head.
 pub(super) fn own_heads(x: &Exec<'_>, weight: &Tensor) -> Tensor {
-    match &x.batch.context {
+    match x.batch.context.as_ref().filter(|context| context.dealt() > 1) {
         Some(context) => weight.view_cols(Columns::Heads(1).of_member(weight.cols(), context.whole())),
         None => weight.clone(),
     }
@@ -64,7 +64,7 @@ struct ToTokens {
 }
 
 impl Ctx<'_> {
-    /// Number of ranks that share the batch's documents.
+    /// Number of ranks that share the batch's documents and deal heads; one where they pass states.
     pub fn sharers(&self) -> usize {
         self.spread.cp
     }

@@ -5,6 +5,7 @@ pub mod activate;
 pub mod add;
 pub mod attention;
 pub mod balance;
+mod borders;
 mod circle;
 pub mod combine;
 pub mod conv;

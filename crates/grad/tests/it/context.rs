@@ -92,7 +92,14 @@ impl Case {
 
     fn layout(&self) -> ContextLayout {
         let (tokens, dynamic) = (self.tokens(), self.dynamic.then_some(20));
-        let cut = LayoutSizes { tokens, cp: self.cp, chunk: self.chunk, windows: &[self.window], dynamic };
+        let cut = LayoutSizes {
+            tokens,
+            cp: self.cp,
+            chunk: self.chunk,
+            windows: &[self.window],
+            dynamic,
+            pieces: None,
+        };
         ContextLayout::new(&self.ranges(), &cut).unwrap_or_else(|message| panic!("{message}"))
     }
 
@@ -104,7 +111,7 @@ impl Case {
     fn run_on(&self, device: &Device) -> Outcome {
         let layout = self.layout();
         let comm = [self.comm];
-        let sharing = Sharing { layout: &layout, comm: &comm };
+        let sharing = Sharing { layout: &layout, comm: &comm, states: None };
         let positions: Vec<i32> = self.docs.iter().flat_map(|length| 0..*length as i32).collect();
         device.pool.enter("batch", -1);
         let own = device.from_i32(&sharing.own(device, &positions), Category::Data);

@@ -34,7 +34,7 @@ fn log_normal(tokens: usize, mean: f64, seed: u64) -> Vec<Range<usize>> {
 }
 
 fn cut(tokens: usize, cp: usize, chunk: usize, windows: &[Option<usize>]) -> LayoutSizes<'_> {
-    LayoutSizes { tokens, cp, chunk, windows, dynamic: None }
+    LayoutSizes { tokens, cp, chunk, windows, dynamic: None, pieces: None }
 }
 
 /// Checks that every token occurs once, in order, with equal numbers per rank, and the sum of areas.

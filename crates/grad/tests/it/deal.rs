@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{
     Batch, Context, ContextLayout, ConvUse, Counters, CpComm, Ctx, DeltaUse, Grads, HeadColumns, LayoutSizes,
-    Param, ParamId, Params, Places, Scope, Segments, Sharing, SsdUse, Tape, Val,
+    PIECES, Param, ParamId, Params, Places, Scope, Segments, Sharing, SsdUse, Tape, Val,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
 use fathom_tensor::{Category, Device, Machine, Meta, PoolUsage};
@@ -68,11 +68,12 @@ impl Scan {
         let u = cx.conv("conv", u, weights[0], Some(weights[1]), how);
         let shared = self.shared().max(cx.sharers());
         let names = ["y.dealt", "states"];
+        let began = [names[0], names[1], "began"];
         let y = match self {
             Scan::Ssd(_) => {
                 let limit = [0.0, f32::INFINITY];
                 let how = SsdUse { groups: shared, state: STATE, limit, memory: "memory" };
-                cx.ssd(names, u, a, [weights[2], weights[3], weights[4]], how)
+                cx.ssd(began, u, a, [weights[2], weights[3], weights[4]], how)
             }
             Scan::Delta(_) => {
                 let how =
@@ -83,9 +84,9 @@ impl Scan {
         cx.to_tokens("y", y, WIDTH)
     }
 
-    fn run_on(self, device: &Device, layout: &ContextLayout) -> Outcome {
-        let sharing = Sharing { layout, comm: &[CpComm::P2p] };
-        let positions: Vec<i32> = DOCUMENTS.iter().flat_map(|length| 0..*length as i32).collect();
+    fn run_on(self, device: &Device, (layout, states): (&ContextLayout, Option<usize>)) -> Outcome {
+        let sharing = Sharing { layout, comm: &[CpComm::P2p], states };
+        let positions: Vec<i32> = layout.docs().iter().flat_map(|rows| 0..rows.len() as i32).collect();
         device.pool.enter("batch", -1);
         let own = device.from_i32(&sharing.own(device, &positions), Category::Data);
         let (_, context) = Context::new(device, &sharing, &[], 8, &positions, &own);
@@ -128,23 +129,37 @@ impl Scan {
 }
 
 fn layout(cp: usize, dynamic: bool) -> ContextLayout {
-    let ends = DOCUMENTS.iter().scan(0, |end, length| {
+    laid_out(&DOCUMENTS, &LayoutSizes { dynamic: dynamic.then_some(20), ..cut(cp, 16) })
+}
+
+/// Chunks of a rank's documents, of whatever number of tokens.
+fn cut(cp: usize, chunk: usize) -> LayoutSizes<'static> {
+    LayoutSizes { tokens: 0, cp, chunk, windows: &[None], dynamic: None, pieces: None }
+}
+
+fn laid_out(lengths: &[usize], cut: &LayoutSizes<'_>) -> ContextLayout {
+    let ends = lengths.iter().scan(0, |end, length| {
         *end += length;
         Some(*end - length..*end)
     });
-    let tokens = DOCUMENTS.iter().sum();
+    let tokens = lengths.iter().sum();
     let docs: Vec<Range<usize>> = ends.collect();
-    let cut = LayoutSizes { tokens, cp, chunk: 16, windows: &[None], dynamic: dynamic.then_some(20) };
+    let cut = LayoutSizes { tokens, ..*cut };
     ContextLayout::new(&docs, &cut).unwrap_or_else(|message| panic!("{message}"))
 }
 
 fn run(scan: Scan, layout: &ContextLayout) -> Vec<Outcome> {
+    every_rank(scan, layout, None)
+}
+
+/// All ranks' outcomes, by heads, or by states after so many rows.
+fn every_rank(scan: Scan, layout: &ContextLayout, states: Option<usize>) -> Vec<Outcome> {
     let cp = layout.cp();
     std::thread::scope(|scope| {
         let rank = |seat: Seat| {
             scope.spawn(move || {
                 let mesh = Mesh::new(Grid { cp, ..Grid::default() }, Box::new(seat.take()));
-                scan.run_on(&Device::on_mesh(Arc::new(Cpu::new(1, None)), 1 << 28, mesh), layout)
+                scan.run_on(&Device::on_mesh(Arc::new(Cpu::new(1, None)), 1 << 28, mesh), (layout, states))
             })
         };
         let ranks: Vec<_> = threads(cp, ThreadsOptions::default()).into_iter().map(rank).collect();
@@ -167,10 +182,15 @@ fn together(layout: &ContextLayout, ranks: &[Outcome], of: impl Fn(&Outcome) -> 
 
 #[track_caller]
 fn close(what: &str, found: &[f32], expected: &[f32]) {
+    within(2e-6, what, found, expected);
+}
+
+#[track_caller]
+fn within(bound: f32, what: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let largest = expected.iter().fold(1e-30f32, |most, x| most.max(x.abs()));
     for (found, expected) in found.iter().zip(expected) {
-        assert!((found - expected).abs() <= 2e-6 * largest, "{what}: {found} for {expected}");
+        assert!((found - expected).abs() <= bound * largest, "{what}: {found} for {expected}");
     }
 }
 
@@ -203,8 +223,85 @@ fn plans_of_scans_by_heads_are_exact() {
         let layout = layout(4, false);
         for (rank, real) in run(scan, &layout).iter().enumerate() {
             let mesh = Mesh::new(Grid { cp: 4, ..Grid::default() }, Box::new(Imagined::new(rank, 4)));
-            let plan = scan.run_on(&Device::on_mesh(machine.clone(), 1 << 28, mesh), &layout);
+            let plan = scan.run_on(&Device::on_mesh(machine.clone(), 1 << 28, mesh), (&layout, None));
             assert_eq!((plan.usage, plan.wires), (real.usage.clone(), real.wires.clone()), "{scan:?}");
         }
     }
+}
+
+/// Streams whose documents begin and end within pieces and at their borders, span several pieces and ranks, or are shorter than the
+/// rows that a convolution reads; pieces of one row among them.
+fn streams(cp: usize) -> Vec<ContextLayout> {
+    let pieces =
+        |lengths: &[usize], chunk| laid_out(lengths, &LayoutSizes { pieces: Some(PIECES), ..cut(cp, chunk) });
+    vec![
+        pieces(&DOCUMENTS, 96),
+        pieces(&[384], 96),
+        pieces(&[384], 16),
+        pieces(&[48, 48, 96, 2, 190], 48),
+        pieces(&[1, 1, 2, 1, 3, 8], 1),
+        pieces(&[2600, 5400], 4000),
+    ]
+}
+
+#[test]
+fn scans_by_states_are_those_of_one_rank() {
+    for scan in [Scan::Ssd(4), Scan::Ssd(1)] {
+        for cp in [2, 4] {
+            for layout in streams(cp) {
+                let docs: Vec<usize> = layout.docs().iter().map(Range::len).collect();
+                let alone = run(scan, &laid_out(&docs, &cut(1, 1))).remove(0);
+                let ranks = every_rank(scan, &layout, Some(TAPS - 1));
+                let what = format!("{scan:?} of {docs:?} on {cp} ranks");
+                let check = |what: &str, found: &[f32], expected: &[f32]| within(1e-5, what, found, expected);
+                check(&what, &together(&layout, &ranks, |rank| &rank.y), &alone.y);
+                check(&format!("{what}, input"), &together(&layout, &ranks, |rank| &rank.dx), &alone.dx);
+                for weight in 0..alone.dweights.len() {
+                    let mut sum = vec![0.0; alone.dweights[weight].len()];
+                    for rank in &ranks {
+                        sum.iter_mut().zip(&rank.dweights[weight]).for_each(|(sum, own)| *sum += own);
+                    }
+                    check(&format!("{what}, weight {weight}"), &sum, &alone.dweights[weight]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn plans_of_scans_by_states_are_exact() {
+    let machine: Arc<dyn Machine> = Arc::new(Meta::new(Cpu::new(1, None).profile().clone()));
+    for layout in streams(4) {
+        for (rank, real) in every_rank(Scan::Ssd(2), &layout, Some(TAPS - 1)).iter().enumerate() {
+            let mesh = Mesh::new(Grid { cp: 4, ..Grid::default() }, Box::new(Imagined::new(rank, 4)));
+            let device = Device::on_mesh(machine.clone(), 1 << 28, mesh);
+            let plan = Scan::Ssd(2).run_on(&device, (&layout, Some(TAPS - 1)));
+            assert_eq!((plan.usage, plan.wires), (real.usage.clone(), real.wires.clone()), "{layout:?}");
+        }
+    }
+}
+
+/// Bytes that all ranks send.
+fn sent(layout: &ContextLayout, states: Option<usize>) -> u64 {
+    let ranks = every_rank(Scan::Ssd(2), layout, states);
+    ranks.iter().flat_map(|rank| rank.wires.values()).map(|wire| wire.bytes).sum()
+}
+
+#[test]
+fn traffic_of_scans_by_states_does_not_grow_with_length() {
+    for cp in [2, 4] {
+        let whole = |tokens| laid_out(&[tokens], &LayoutSizes { pieces: Some(PIECES), ..cut(cp, tokens) });
+        let [short, long] = [whole(512), whole(4096)];
+        let by_states = [&short, &long].map(|layout| sent(layout, Some(TAPS - 1)));
+        assert_eq!(by_states[0], by_states[1], "{cp} ranks");
+        let by_heads = [&short, &long].map(|layout| sent(layout, None));
+        assert!(
+            by_heads[1] == 8 * by_heads[0] && by_heads[1] > 4 * by_states[1],
+            "{by_heads:?} {by_states:?}"
+        );
+    }
+    // Documents on one rank send nothing.
+    let apart = laid_out(&[64, 64], &LayoutSizes { dynamic: Some(20), ..cut(2, 64) });
+    assert_eq!([0, 1].map(|rank| apart.ranges(rank).len()), [1, 1], "{apart:?}");
+    assert_eq!(sent(&apart, Some(TAPS - 1)), 0);
 }

@@ -486,9 +486,10 @@ fn batch(device: &Device, rows: Range<usize>, docs: &[usize], comm: CpComm) -> (
         chunk: 32,
         windows: &windows,
         dynamic: None,
+        pieces: None,
     };
     let layout = ContextLayout::new(&parts, &cut).unwrap_or_else(|message| panic!("{message}"));
-    let sharing = Sharing { layout: &layout, comm: &[comm] };
+    let sharing = Sharing { layout: &layout, comm: &[comm], states: None };
     let ids: Vec<i32> = rows.clone().map(token).collect();
     let ids = device.from_i32(&sharing.own(device, &ids), Category::Data);
     let own = device.from_i32(&sharing.own(device, &positions), Category::Data);

@@ -15,7 +15,8 @@ use super::encoder::{EncoderParts, Relative};
 use super::latent::Latent;
 use super::moe::Moe;
 use super::parts::{
-    Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Retrieval, Shared, Sharers, StateProjections,
+    Biases, Factors, Mlp, Passing, PositionBias, QkNorm, Reach, Residual, Retrieval, Shared, Sharers,
+    StateProjections,
 };
 use crate::config::Config;
 use crate::error::Result;
@@ -272,6 +273,11 @@ pub trait SubLayer: SameValue + fmt::Debug + Send + Sync {
     /// # Errors
     /// A thing that they cannot share, or a size that their number does not divide, with numbers that would.
     fn check(&self, ranks: &Sharers) -> std::result::Result<(), (Shared, String)>;
+    /// What ranks that share documents exchange, if states can be passed from piece to piece; otherwise they can only
+    /// have all tokens of some heads.
+    fn passes(&self, _: &Sharers) -> Option<Passing> {
+        None
+    }
     /// Its memory of a sequence during generation, on one of these ranks; its operations find it by name
     /// ([`LayerMemory::state`](fathom_grad::LayerMemory::state)).
     fn states(&self, ranks: &Sharers) -> Vec<StateSpec>;
@@ -451,6 +457,13 @@ impl Spec {
     /// Returns whether some layer has a mixer of its family's own, which starts over with each document.
     pub fn mixes_by_document(&self) -> bool {
         self.layers.iter().flat_map(LayerSpec::own).any(|own| own.module() == Module::Attention)
+    }
+
+    /// What its layers that read rows in order pass from piece to piece of a document; `None` if there are none, or one cannot.
+    pub fn passes(&self, ranks: &Sharers) -> Option<Vec<Passing>> {
+        let own = self.layers.iter().flat_map(LayerSpec::own).filter(|own| own.module() == Module::Attention);
+        let passed: Option<Vec<Passing>> = own.map(|own| own.passes(ranks)).collect();
+        passed.filter(|passed| !passed.is_empty())
     }
 
     /// Returns whether generation has states besides keys and values.

@@ -51,6 +51,31 @@ impl Sharers {
     }
 }
 
+/// What ranks that share documents exchange in a layer that reads rows in order. Either each gets all tokens of some heads,
+/// or states are passed from piece to piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passing {
+    /// Most rows before a row that it reads with it.
+    pub reach: usize,
+    /// Columns of these rows.
+    pub columns: usize,
+    /// Numbers of a state and of its decays, in f32.
+    pub state: usize,
+    /// Columns that go to the ranks with a token's heads, and back.
+    pub dealt: usize,
+}
+
+impl Passing {
+    /// Bytes that one of `ranks` ranks sends in a step for a stream of `tokens` tokens of `value_bytes` each: by heads, and by states if
+    /// every rank has two pieces that all others need.
+    pub fn bytes(&self, ranks: usize, tokens: usize, value_bytes: usize) -> [usize; 2] {
+        let [own, others] = [tokens / ranks, ranks - 1];
+        let heads = own * others / ranks * self.dealt * value_bytes;
+        let states = 2 * (others * self.state * 4 + 2 * self.reach * self.columns * value_bytes);
+        [2 * heads, 2 * states]
+    }
+}
+
 /// Dimension of a model along which ranks share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shared {

@@ -10,7 +10,7 @@ use fathom_tensor::{
     Dispatch, Divergence, Dropout, Embed, GatedNorm, GatedNormBackward, GroupedMatMul, GroupedWeight,
     InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, Pack, PackPages, PackedMatMul,
     ProductTerm, Profile, Reader, Rope, RopeTable, RoundWeights, Route, RouteBackward, RouterLosses,
-    RowDistance, Share, SinksBackward, Ssd, SsdBackward, StepScale, Tensor, Unpack,
+    RowDistance, Share, SinksBackward, Ssd, SsdBackward, SsdBegins, SsdEnds, StepScale, Tensor, Unpack,
 };
 
 use super::injector::Injector;
@@ -124,6 +124,9 @@ impl Machine for FaultyMachine {
         fn delta_backward(&self, op: &DeltaBackward<'_>, ws: &Tensor);
         fn ssd(&self, op: &Ssd<'_>, ws: &Tensor);
         fn ssd_backward(&self, op: &SsdBackward<'_>, ws: &Tensor);
+        fn ssd_ends(&self, op: &SsdEnds<'_>, ws: &Tensor);
+        fn ssd_begins(&self, op: &SsdBegins<'_>, ws: &Tensor);
+        fn ssd_advance(&self, state: &Tensor, decays: &Tensor, added: &Tensor);
         fn activate(&self, op: &Activate<'_>);
         fn activate_backward(&self, op: &ActivateBackward<'_>);
         fn rope_table(&self, op: &RopeTable<'_>);

@@ -11,7 +11,7 @@ pub use fathom_grad::Sharding;
 use fathom_grad::{CpComm, Param, ParamId, ParamShares, Params, SLOT, Shares, deal_buckets};
 use fathom_model::{Model, Portion, Spec, StageLayers, Weight};
 use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh};
-use fathom_tensor::{Device, Tensor};
+use fathom_tensor::{DType, Device, Tensor};
 
 use self::stages::Order;
 use crate::error::{Error, Result};
@@ -31,10 +31,23 @@ pub struct Ranks {
     pub sharding: Sharding,
     /// How keys and values travel between context parallel ranks.
     pub cp_comm: CpComm,
+    /// What layers that read rows in order exchange between those ranks.
+    pub cp_scan: CpScan,
     /// True if documents are kept on few of those ranks.
     pub cp_dynamic: bool,
     /// The planned rank; a trainer uses its device's.
     pub rank: usize,
+}
+
+/// What layers that read rows in order exchange between context parallel ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpScan {
+    /// What takes fewer bytes.
+    Auto,
+    /// Tokens for heads, and back.
+    A2a,
+    /// States of documents, from piece to piece.
+    States,
 }
 
 impl Default for Ranks {
@@ -48,6 +61,7 @@ impl Default for Ranks {
             order,
             sharding,
             cp_comm,
+            cp_scan: CpScan::A2a,
             cp_dynamic: false,
             rank: 0,
         }
@@ -80,10 +94,40 @@ impl Ranks {
         }
         self.layout.check(layers, stages).map_err(|message| refuse("layout", message))?;
         let portion = self.portion(spec, &self.imagined());
-        portion.check(spec).map_err(|misfit| refuse(misfit.axis.name(), misfit.message))?;
+        let passes =
+            spec.source == 0 && !self.cp_dynamic && spec.passes(&portion.sharers_of_layers()).is_some();
+        if self.cp_scan == CpScan::States && cp > 1 && spec.mixes_by_document() && !passes {
+            let why = if self.cp_dynamic {
+                "ranks with mesh.cp_dynamic have more pieces than there is room for".into()
+            } else {
+                format!("the state of some layers of {} is more than a decay and a sum", spec.family)
+            };
+            return Err(refuse("cp_scan_comm_type", format!("cannot be \"states\": {why}; take \"a2a\"")));
+        }
+        let dealt = portion.check(spec);
+        let checked = match self.cp_scan {
+            CpScan::States | CpScan::Auto if passes => Portion { cp: 1, ..portion }.check(spec),
+            _ => dealt,
+        };
+        checked.map_err(|misfit| refuse(misfit.axis.name(), misfit.message))?;
         let comm = |heads: usize| self.cp_comm.check(cp, heads / tp, spec.kv_heads / tp);
         let comm = if spec.attends() { comm(spec.heads) } else { Ok(()) };
         comm.map_err(|message| refuse("cp_comm_type", message))
+    }
+
+    /// Most rows before a row that layers read with it, if ranks pass states of a stream of `tokens` tokens instead of
+    /// exchanging these for heads.
+    pub fn passes(&self, spec: &Spec, tokens: usize, dtype: DType) -> Option<usize> {
+        let cp = self.grid.cp;
+        if cp == 1 || self.cp_scan == CpScan::A2a || self.cp_dynamic {
+            return None;
+        }
+        let portion = self.portion(spec, &self.imagined());
+        let passed = spec.passes(&portion.sharers_of_layers())?;
+        let bytes = passed.iter().map(|layer| layer.bytes(cp, tokens, dtype.bytes()));
+        let [heads, states] = bytes.fold([0, 0], |[a, b], [heads, states]| [a + heads, b + states]);
+        let chosen = self.cp_scan == CpScan::States || states < heads || portion.check(spec).is_err();
+        chosen.then(|| passed.iter().map(|layer| layer.reach).max().unwrap_or(0))
     }
 
     /// The part of a model that a rank holds.

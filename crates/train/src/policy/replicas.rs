@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::agree::{gather_texts, outcome};
 use crate::error::{Error, Result};
-use crate::parallel::Ranks;
+use crate::parallel::{CpScan, Ranks};
 use crate::step::Trainer;
 
 /// True if ranks fetch weights from each other while they compute (ZeRO-3), so that replicas have to run in step.
@@ -20,11 +20,12 @@ pub(super) fn fetches(mesh: &Mesh, ranks: &Ranks) -> bool {
     ranks.sharding == Sharding::OptimGradsParams && mesh.group(&[Axis::Cp, Axis::Dp]).size() > 1
 }
 
-/// True if context parallel ranks add up attention in the order in which keys arrive around a ring. A token's result
-/// then depends on its document's position in the stream, and differs from that of a sampler, which has all keys in
-/// order.
+/// True if context parallel ranks add up attention in the order in which keys arrive around a ring, or pass states from piece
+/// to piece. A token's result then depends on its document's position in the stream, and differs from that of a sampler,
+/// which has all keys and rows in order.
 pub(super) fn rings(ranks: &Ranks) -> bool {
-    ranks.grid.cp > 1 && matches!(ranks.cp_comm, CpComm::P2p | CpComm::A2aP2p { .. })
+    let rings = matches!(ranks.cp_comm, CpComm::P2p | CpComm::A2aP2p { .. });
+    ranks.grid.cp > 1 && (rings || ranks.cp_scan == CpScan::States)
 }
 
 /// Gathers all sharded weights of a rank's part of the model into memory, until the result is dropped: replicas write

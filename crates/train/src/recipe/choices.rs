@@ -143,6 +143,18 @@ choice! {
 }
 
 choice! {
+    /// Exchange between context parallel ranks in layers that read rows in order: state-space layers, convolutions.
+    pub enum CpScanCommType {
+        /// What takes fewer bytes.
+        Auto = "auto",
+        /// Heads instead of tokens, and back.
+        A2a = "a2a",
+        /// States, as maps of the pieces of documents, each gathered by the ranks that need it.
+        States = "states",
+    }
+}
+
+choice! {
     /// State to shard over ranks with the same weights (Megatron-FSDP's `data_parallel_sharding_strategy`).
     pub enum ShardingName {
         /// Nothing.

@@ -6,8 +6,8 @@ use fathom_tensor::mesh::Grid;
 
 use crate::error::{Error, Result};
 use crate::parallel::stages::Order;
-use crate::parallel::{Ranks, Sharding};
-use crate::recipe::{CpCommType, MeshTable, PipelineSchedule, Recipe, ShardingName};
+use crate::parallel::{CpScan, Ranks, Sharding};
+use crate::recipe::{CpCommType, CpScanCommType, MeshTable, PipelineSchedule, Recipe, ShardingName};
 
 /// The mesh of a stage's steps; the planned rank is the first.
 ///
@@ -63,6 +63,13 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
         CpCommType::A2a => CpComm::A2a,
         CpCommType::A2aP2p => CpComm::A2aP2p { inner: table.cp_inner },
     };
+    let cp_scan = match table.cp_scan_comm_type {
+        // A sampler has all rows in order, as scans by heads do.
+        CpScanCommType::Auto if recipe.rl.is_on() => CpScan::A2a,
+        CpScanCommType::Auto => CpScan::Auto,
+        CpScanCommType::A2a => CpScan::A2a,
+        CpScanCommType::States => CpScan::States,
+    };
     let cp_dynamic = table.cp_dynamic;
     if cp_dynamic && cp_comm != CpComm::P2p {
         let message = format!(
@@ -72,7 +79,7 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
         return Err(say("cp_dynamic", message));
     }
     let layout = StageLayers::new(&table.layout).map_err(|message| say("layout", message))?;
-    Ok(Ranks { grid, virtual_stages, layout, order, sharding, cp_comm, cp_dynamic, rank: 0 })
+    Ok(Ranks { grid, virtual_stages, layout, order, sharding, cp_comm, cp_scan, cp_dynamic, rank: 0 })
 }
 
 /// Numbers of ranks among which `tokens` tokens can be divided, up to a node or two.

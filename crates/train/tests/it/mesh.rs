@@ -10,7 +10,7 @@ use fathom_model::{Caps, Init, LlamaSizes, Model, NarrowLayers, RoundTo, Spec, S
 use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
 use fathom_tensor::{DType, Device, Meta, OutOfMemory};
 use fathom_train::parallel::stages::Order;
-use fathom_train::parallel::{Ranks, Sharding};
+use fathom_train::parallel::{CpScan, Ranks, Sharding};
 use fathom_train::{
     Checkpoints, InStep, MicroBatch, Progress, Trainer, compare_checkpoints, open_state_disk,
 };
@@ -68,6 +68,7 @@ pub struct Case {
     pub chunks: usize,
     pub sharding: Sharding,
     pub cp_comm: CpComm,
+    pub cp_scan: CpScan,
     /// Documents are on few of the context parallel ranks.
     pub cp_dynamic: bool,
     pub dtype: DType,
@@ -92,6 +93,7 @@ pub const ONE: Case = Case {
     chunks: 1,
     sharding: Sharding::Optim,
     cp_comm: CpComm::P2p,
+    cp_scan: CpScan::A2a,
     cp_dynamic: false,
     dtype: DType::F32,
     tied: false,
@@ -110,9 +112,9 @@ pub const ADAMW: Moments = Moments { dtype: DType::F32, second: true, masters: t
 pub const CODED: Moments = Moments { dtype: DType::F8E4M3, ..ADAMW };
 
 fn ranks(case: &Case, rank: usize) -> Ranks {
-    let Case { grid, chunks: virtual_stages, sharding, cp_comm, cp_dynamic, .. } = *case;
+    let Case { grid, chunks: virtual_stages, sharding, cp_comm, cp_scan, cp_dynamic, .. } = *case;
     let layout = StageLayers::new(case.layout).unwrap();
-    Ranks { grid, virtual_stages, layout, order: case.order, sharding, cp_comm, cp_dynamic, rank }
+    Ranks { grid, virtual_stages, layout, order: case.order, sharding, cp_comm, cp_scan, cp_dynamic, rank }
 }
 
 pub fn in_step(case: &Case) -> InStep {

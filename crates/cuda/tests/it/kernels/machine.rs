@@ -9,8 +9,8 @@ use fathom_tensor::{
     CombineBackward, Conv, ConvBackward, CrossEntropy, Delta, DeltaBackward, Dispatch, Divergence, Dropout,
     Embed, GatedNorm, GatedNormBackward, GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine,
     MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Pack, Profile, Reader, Rope, RopeTable, Route,
-    RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, Ssd, SsdBackward, StepScale, Tensor,
-    Unpack, gpu,
+    RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, Ssd, SsdBackward, SsdBegins, SsdEnds,
+    StepScale, Tensor, Unpack, gpu,
 };
 
 use super::emulator;
@@ -245,6 +245,18 @@ impl Machine for Emulated {
 
     fn ssd_backward(&self, op: &SsdBackward<'_>, ws: &Tensor) {
         run(kernels::ssd_backward(op, ws, self.scratch()));
+    }
+
+    fn ssd_ends(&self, op: &SsdEnds<'_>, _ws: &Tensor) {
+        run(kernels::ssd_ends(op));
+    }
+
+    fn ssd_begins(&self, op: &SsdBegins<'_>, _ws: &Tensor) {
+        run(kernels::ssd_begins(op));
+    }
+
+    fn ssd_advance(&self, state: &Tensor, decays: &Tensor, added: &Tensor) {
+        one(kernels::ssd_advance(state, decays, added));
     }
 
     fn delta(&self, op: &Delta<'_>, _ws: &Tensor) {

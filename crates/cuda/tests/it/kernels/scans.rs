@@ -2,8 +2,8 @@
 
 use fathom_tensor::{
     Category, Conv, ConvBackward, ConvOperands, DType, Delta, DeltaBackward, DeltaOperands, Device,
-    DocumentRun, DocumentRuns, GatedNorm, GatedNormBackward, GatedNormOperands, OpDesc, Ssd, SsdBackward,
-    SsdOperands, Tensor, state_cols,
+    DocumentRun, DocumentRuns, GatedNorm, GatedNormBackward, GatedNormOperands, OpDesc, RunPlaces, RunStates,
+    Ssd, SsdBackward, SsdBegins, SsdEnds, SsdOperands, Tensor, state_cols,
 };
 
 use super::{FLOATS, blank, devices, floats, random, same};
@@ -140,16 +140,28 @@ fn ssd(
     };
     let kept = device.zeros(rows, state_cols(inner * state), DType::F32, Category::Data);
     let (y, later) = (blank(device, [rows, inner], dtype), blank(device, [rows, inner], dtype));
-    m.ssd(&Ssd { of, states: &[], y: &y, kept: &kept }, &scratch(device, &of.desc(false)));
+    m.ssd(&Ssd { of, before: None, states: &[], y: &y, kept: &kept }, &scratch(device, &of.desc(false)));
     let states: Vec<Tensor> =
         (0..lengths.len()).map(|at| plain(device, [heads, state * width], at as u64, 0.0)).collect();
     let unused = device.zeros(rows, kept.cols(), DType::F32, Category::Data);
-    m.ssd(&Ssd { of, states: &states, y: &later, kept: &unused }, &scratch(device, &of.desc(false)));
+    m.ssd(
+        &Ssd { of, before: None, states: &states, y: &later, kept: &unused },
+        &scratch(device, &of.desc(false)),
+    );
     let dy = random(device, [rows, inner], dtype, 6);
     let (du, ddt) = (blank(device, u.shape(), dtype), blank(device, dt.shape(), dtype));
     let dweights = [7, 8, 9].map(|seed| plain(device, [1, heads], seed, 0.0));
     let wanted = dweights.each_ref().map(Some);
-    let op = SsdBackward { of, kept: &kept, dy: &dy, du: Some(&du), ddt: Some(&ddt), dweights: wanted };
+    let op = SsdBackward {
+        of,
+        before: None,
+        after: None,
+        kept: &kept,
+        dy: &dy,
+        du: Some(&du),
+        ddt: Some(&ddt),
+        dweights: wanted,
+    };
     m.ssd_backward(&op, &scratch(device, &of.desc(true)));
     [y, later, du, ddt, kept].into_iter().chain(dweights).chain(states).collect()
 }
@@ -168,6 +180,64 @@ fn scans_with_their_gradients() {
             same("ssd", |device| ssd(device, lengths, sizes, (limit, dtype)));
         }
     }
+}
+
+/// Runs that go on from other ranks and into others: what they make of states and of their gradients, and scans with both.
+fn passed(device: &Device, lengths: &[usize], sizes: [usize; 4], dtype: DType) -> Vec<Tensor> {
+    let ([heads, width, groups, state], m) = (sizes, &device.machine);
+    let (rows, documents, inner) = (lengths.iter().sum(), documents(device, lengths), heads * width);
+    let u = random(device, [rows, inner + 2 * groups * state], dtype, 1);
+    let dt = random(device, [rows, heads], dtype, 2);
+    let [a_log, dt_bias, d] =
+        [(3, -0.5), (4, -2.0), (5, 0.0)].map(|(seed, offset)| plain(device, [1, heads], seed, offset));
+    let (a_log, dt_bias, d, limit) = (&a_log, &dt_bias, &d, NO_LIMIT);
+    let of = SsdOperands { u: &u, dt: &dt, a_log, dt_bias, d, groups, state, limit, documents: &documents };
+    let places = |place: &dyn Fn(usize) -> Option<usize>| {
+        RunPlaces::new(device, (0..lengths.len()).map(place).collect(), lengths.len() + 2)
+    };
+    let before = places(&|run| run.checked_sub(1));
+    let after = places(&|run| Some(run).filter(|run| run + 1 < lengths.len()));
+    let ws = scratch(device, &of.desc_between(lengths.len(), true));
+    let maps = || plain(device, [lengths.len(), inner * state + heads], 10, 0.0);
+    let [ends, begins] = [maps(), maps()];
+    let [states, gradients] = [&ends, &begins].map(|maps| maps.view_cols(0..inner * state));
+    let decays = ends.view_cols(inner * state..ends.cols());
+    m.ssd_ends(&SsdEnds { of, ends: RunStates { of: &after, states: &states }, decays: &decays }, &ws);
+    let dy = random(device, [rows, inner], dtype, 6);
+    m.ssd_begins(&SsdBegins { of, dy: &dy, begins: RunStates { of: &before, states: &gradients } }, &ws);
+    let row = |maps: &Tensor| maps.view_rows(0..1).view_cols(0..inner * state).reshape(heads, width * state);
+    m.ssd_advance(&row(&ends), &decays.view_rows(1..2), &row(&begins));
+    let kept = device.zeros(rows, state_cols(inner * state), DType::F32, Category::Data);
+    let y = blank(device, [rows, inner], dtype);
+    let before = Some(RunStates { of: &before, states: &states });
+    m.ssd(&Ssd { of, before, states: &[], y: &y, kept: &kept }, &ws);
+    let (du, ddt) = (blank(device, u.shape(), dtype), blank(device, dt.shape(), dtype));
+    let dweights = [7, 8, 9].map(|seed| plain(device, [1, heads], seed, 0.0));
+    let wanted = dweights.each_ref().map(Some);
+    let after = Some(RunStates { of: &after, states: &gradients });
+    let (du, ddt) = (&du, &ddt);
+    let op = SsdBackward {
+        of,
+        before,
+        after,
+        kept: &kept,
+        dy: &dy,
+        du: Some(du),
+        ddt: Some(ddt),
+        dweights: wanted,
+    };
+    m.ssd_backward(&op, &ws);
+    [ends, begins, y, du.clone(), ddt.clone(), kept].into_iter().chain(dweights).collect()
+}
+
+#[test]
+fn scans_of_runs_between_those_of_other_ranks() {
+    for (lengths, sizes) in [(&[20, 150, 9][..], [4, 5, 2, 6]), (&[40, 3], [2, 16, 1, 40])] {
+        for dtype in FLOATS {
+            same("ssd", |device| passed(device, lengths, sizes, dtype));
+        }
+    }
+    same("ssd", |device| passed(device, &[2200, 30], [1, 2, 1, 2], DType::F32));
 }
 
 /// Key heads, heads, columns of a key and of a value.
@@ -262,7 +332,7 @@ fn states_on_a_gpu_do_not_depend_on_where_rows_are_cut() {
                 limit,
                 documents: &documents,
             };
-            device.machine.ssd(&Ssd { of, states: &memory, y: &y, kept: &kept }, &kept);
+            device.machine.ssd(&Ssd { of, before: None, states: &memory, y: &y, kept: &kept }, &kept);
         }
         [floats(&device, &y), floats(&device, &memory[0])]
     };

@@ -3,11 +3,13 @@
 
 use std::ops::Range;
 
-use fathom_tensor::{Conv as Call, ConvBackward, ConvOperands, Tensor};
+use fathom_tensor::{Conv as Call, ConvBackward, ConvOperands, DocumentRuns, Tensor};
 
+use super::borders;
 use super::circle::Columns;
 use super::deal::{HeadColumns, in_order, ranges};
 use super::{documents, like, only};
+use crate::context::Pieces;
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -65,7 +67,7 @@ impl Ctx<'_> {
 impl Conv {
     /// The calls of this rank: one, or one for each part of a weight of which it has some rows.
     fn calls(&self, x: &Exec<'_>, channels: usize) -> Vec<Part> {
-        let Some(context) = &x.batch.context else {
+        let Some(context) = x.batch.context.as_ref().filter(|context| context.dealt() > 1) else {
             return vec![Part { columns: 0..channels, rows: 0..channels }];
         };
         let columns = ranges(self.parts.iter().map(|part| part.own(self.cp)));
@@ -77,6 +79,55 @@ impl Conv {
         self.parts.iter().zip(columns).zip(all).map(call).collect()
     }
 
+    /// Operands of a call over rows of these documents.
+    fn call<'a>(&self, u: &'a Tensor, params: &'a [Tensor], documents: &'a DocumentRuns) -> ConvOperands<'a> {
+        ConvOperands { u, weight: &params[0], bias: params.get(1), silu: self.silu, documents }
+    }
+
+    /// Replaces the results of the first rows of pieces by those with the rows before them.
+    fn mend(&self, x: &Exec<'_>, pieces: &Pieces, (u, out): (&Tensor, &Tensor), params: &[Tensor]) {
+        let (seams, rows, results) =
+            (&pieces.seams, borders::gather(x, pieces, u), borders::room(x, pieces, u));
+        assert!(params[0].cols() <= seams.reach + 1, "conv {}: seams of {} rows", self.name, seams.reach);
+        if !seams.own.is_empty() {
+            let of = self.call(&rows, params, &seams.documents);
+            x.device.machine.conv(&Call { of, states: &[], out: &results });
+        }
+        for seam in &seams.own {
+            let from = results.view_rows(seam.at.clone());
+            x.device.machine.copy(&from, &out.view_rows(seam.own.clone()));
+        }
+    }
+
+    /// The gradients of rows of pieces. Those of the first rows' results, which depend on the rows before the piece, are
+    /// held back, and passed through a call of their own with these.
+    fn backward_of_pieces(&self, x: &Exec<'_>, pieces: &Pieces, params: &[Tensor], of: &ConvBackward<'_>) {
+        let (machine, seams) = (&x.device.machine, &pieces.seams);
+        let (rows, dy) = (borders::gather(x, pieces, of.of.u), borders::room(x, pieces, of.dy));
+        let du = of.du.map(|du| borders::room(x, pieces, du));
+        if !seams.own.is_empty() {
+            machine.zero(&dy);
+        }
+        let each = |copy: &dyn Fn(&Tensor, &Tensor)| {
+            for seam in &seams.own {
+                copy(&of.dy.view_rows(seam.own.clone()), &dy.view_rows(seam.at.clone()));
+            }
+        };
+        each(&|own, held| {
+            machine.copy(own, held);
+            machine.zero(own);
+        });
+        machine.conv_backward(of);
+        each(&|own, held| machine.copy(held, own));
+        if !seams.own.is_empty() {
+            let first = self.call(&rows, params, &seams.documents);
+            machine.conv_backward(&ConvBackward { of: first, dy: &dy, du: du.as_ref(), ..*of });
+        }
+        if let (Some(terms), Some(du)) = (&du, of.du) {
+            borders::scatter(x, pieces, terms, du);
+        }
+    }
+
     /// The gradients that are wanted.
     fn backward(
         &self,
@@ -85,9 +136,14 @@ impl Conv {
         (dy, du): (&Tensor, Option<&Tensor>),
         dw: OptGrads<'_>,
     ) {
+        let [dweight, dbias] = [0, 1].map(|index| dw.get(index).and_then(Option::as_ref));
+        if let Some(pieces) = borders::pieces(x) {
+            let of = self.call(saved.input(0), &saved.params, documents(x, "conv"));
+            let call = ConvBackward { of, dy, du, dweight, dbias };
+            return self.backward_of_pieces(x, pieces, &saved.params, &call);
+        }
         let [u, dy] = [saved.input(0), dy].map(|value| in_order(x, value));
         let du = du.map(|du| in_order(x, du));
-        let [dweight, dbias] = [0, 1].map(|index| dw.get(index).and_then(Option::as_ref));
         for Part { columns, rows } in self.calls(x, saved.params[0].rows()) {
             let [u, dy] = [&u, &dy].map(|value| value.view_cols(columns.clone()));
             let du = du.as_ref().map(|du| du.view_cols(columns));
@@ -142,6 +198,9 @@ impl Op for Conv {
             let (silu, documents) = (self.silu, documents(x, "conv"));
             let of = ConvOperands { u: &u, weight: &weight, bias: bias.as_ref(), silu, documents };
             x.device.machine.conv(&Call { of, states: &states, out: &out });
+        }
+        if let Some(pieces) = borders::pieces(x) {
+            self.mend(x, pieces, (&u, &out), params);
         }
     }
 

@@ -46,7 +46,7 @@ impl Ctx<'_> {
     /// outside rows regions.
     ///
     /// # Panics
-    /// If the shapes do not fit.
+    /// If the shapes do not fit, or ranks pass states, of which its maps are no decays.
     #[track_caller]
     pub fn delta(
         &mut self,
@@ -56,6 +56,7 @@ impl Ctx<'_> {
         how: DeltaUse,
     ) -> Val {
         let cp = self.sharers();
+        assert!(!self.spread.states, "delta {}: ranks exchange tokens for heads", names[0]);
         self.apply(Delta { names, how, cp }, &[u, a, b], &weights)[0]
     }
 }

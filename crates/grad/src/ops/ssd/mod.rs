@@ -2,11 +2,14 @@
 //! each row, from nothing in each document.
 
 use fathom_tensor::{
-    Category, DType, DocumentRuns, Ssd as Call, SsdBackward, SsdOperands, Tensor, ssd_flops, state_cols,
+    Category, DType, DocumentRuns, Ssd as Call, SsdBackward, SsdBegins, SsdEnds, SsdOperands, Tensor,
+    ssd_flops, state_cols,
 };
 
+use super::borders::{self, Maps};
 use super::deal::{in_order, own_heads};
 use super::{documents, states};
+use crate::context::{PIECES, Pieces};
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -29,31 +32,34 @@ pub struct SsdUse {
 }
 
 struct Ssd {
-    names: [&'static str; 2],
+    names: [&'static str; 3],
     how: SsdUse,
     cp: usize,
+    /// Whether ranks pass states.
+    passes: bool,
 }
 
 impl Ctx<'_> {
     /// Scans u [t, heads x width + 2 x groups x state], which is x, B and C side by side, with raw step sizes
     /// dt [t, heads], to [t, heads x width]: `S_t = e^(delta a) S_(t-1) + delta x_t B_t^T`, `y_t = S_t C_t + d x_t` with
     /// `delta = clamp(softplus(dt + dt_bias))` and `a = -exp(a_log)`. The weights a_log, dt_bias and d are f32
-    /// [1, heads]. `names` are those of the result and of the states that are kept for the backward pass. Rows are read
-    /// in order, so this must be outside rows regions.
+    /// [1, heads]. `names` are those of the result, of the states that are kept for the backward pass, and of those with which
+    /// pieces of a document begin on this rank, where ranks that share documents pass states. Rows are read in order, so
+    /// this must be outside rows regions.
     ///
     /// # Panics
     /// If the shapes do not fit.
     #[track_caller]
     pub fn ssd(
         &mut self,
-        names: [&'static str; 2],
+        names: [&'static str; 3],
         u: Val,
         dt: Val,
         weights: [ParamId; 3],
         how: SsdUse,
     ) -> Val {
-        let cp = self.sharers();
-        self.apply(Ssd { names, how, cp }, &[u, dt], &weights)[0]
+        let (cp, passes) = (self.sharers(), self.spread.states);
+        self.apply(Ssd { names, how, cp, passes }, &[u, dt], &weights)[0]
     }
 }
 
@@ -70,9 +76,49 @@ impl Ssd {
         SsdOperands { u, dt, a_log, dt_bias, d, groups, state, limit, documents }
     }
 
-    fn scratch(x: &Exec<'_>, of: &SsdOperands<'_>, backward: bool) -> Tensor {
-        let bytes = x.device.machine.profile().workspace(&of.desc(backward));
+    fn scratch(&self, x: &Exec<'_>, of: &SsdOperands<'_>, backward: bool) -> Tensor {
+        let places = if self.passes { PIECES } else { 0 };
+        let bytes = x.device.machine.profile().workspace(&of.desc_between(places, backward));
         x.device.empty(1, bytes as usize, DType::U8, Category::Workspace)
+    }
+
+    /// The states before this rank's runs, composed from what all pieces before them make of zero; they are kept with the
+    /// decays of its own.
+    fn passed(
+        &self,
+        x: &Exec<'_>,
+        pieces: &Pieces,
+        of: &SsdOperands<'_>,
+        kept: &Tensor,
+        ws: &Tensor,
+    ) -> Tensor {
+        let (own, began) = (Maps::new(x, kept.cols(), of.heads()), Maps::of(kept.clone(), of.heads()));
+        let (ends, decays) = (own.states(), own.decays());
+        let ends = borders::states(pieces, 1, &ends);
+        x.device.machine.ssd_ends(&SsdEnds { of: *of, ends, decays: &decays }, ws);
+        borders::compose(x, pieces, &pieces.ways[0], &own, &began.states());
+        x.device.machine.copy(&decays, &began.decays());
+        began.states()
+    }
+
+    /// The states before runs, and the gradients of those after them.
+    fn returned(
+        &self,
+        x: &Exec<'_>,
+        pieces: &Pieces,
+        saved: &SavedValues,
+        (of, dy): (&SsdOperands<'_>, &Tensor),
+        ws: &Tensor,
+    ) -> [Tensor; 2] {
+        let began = Maps::of(saved.output(2).clone(), of.heads());
+        let own = Maps::new(x, began.rows.cols(), of.heads());
+        let begins = own.states();
+        x.device.machine.copy(&began.decays(), &own.decays());
+        let begins = borders::states(pieces, 0, &begins);
+        x.device.machine.ssd_begins(&SsdBegins { of: *of, dy, begins }, ws);
+        let after = x.device.empty(PIECES, begins.states.cols(), DType::F32, Category::Comm);
+        borders::compose(x, pieces, &pieces.ways[1], &own, &after);
+        [began.states(), after]
     }
 
     /// The gradients that are wanted.
@@ -89,9 +135,16 @@ impl Ssd {
         let params: Vec<Tensor> = saved.params.iter().map(|weight| own_heads(x, weight)).collect();
         let dweights = [0, 1, 2].map(|index| Some(own_heads(x, dw.get(index)?.as_ref()?)));
         let of = self.operands(&ins, &params, documents(x, "ssd"));
-        let ws = Ssd::scratch(x, &of, true);
+        let ws = self.scratch(x, &of, true);
         let (du, ddt, dweights) = (du.as_ref(), ddt.as_ref(), dweights.each_ref().map(Option::as_ref));
-        x.device.machine.ssd_backward(&SsdBackward { of, kept: &kept, dy: &dy, du, ddt, dweights }, &ws);
+        let passed =
+            borders::pieces(x).map(|pieces| (pieces, self.returned(x, pieces, saved, (&of, &dy), &ws)));
+        let [before, after] = [0, 1].map(|side| {
+            let (pieces, states) = passed.as_ref()?;
+            Some(borders::states(pieces, side, &states[side]))
+        });
+        let call = SsdBackward { of, before, after, kept: &kept, dy: &dy, du, ddt, dweights };
+        x.device.machine.ssd_backward(&call, &ws);
     }
 }
 
@@ -102,7 +155,7 @@ impl Op for Ssd {
 
     #[track_caller]
     fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
-        let ([name, kept], SsdUse { groups, state, .. }) = (self.names, self.how);
+        let ([name, kept, began], SsdUse { groups, state, .. }) = (self.names, self.how);
         let (cols, heads) = (ins[0].cols, ins[1].cols);
         let inner = cols.saturating_sub(2 * groups * state);
         let fits = heads > 0 && inner > 0 && inner.is_multiple_of(heads) && ins[0].dtype == ins[1].dtype;
@@ -116,11 +169,13 @@ impl Op for Ssd {
             self.cp
         );
         let kept = Out::statistic(kept, self.cp * state_cols(inner / self.cp * state));
-        vec![Out::new(name, inner, ins[0].dtype), kept]
+        let began = Out { rows: Some(PIECES), ..Out::statistic(began, inner * state + heads) };
+        let outs = [Out::new(name, inner, ins[0].dtype), kept, began];
+        outs.into_iter().take(if self.passes { 3 } else { 2 }).collect()
     }
 
     fn saves(&self, _: Want) -> Saves {
-        Saves { ins: vec![0, 1], outs: vec![1] }
+        Saves { ins: vec![0, 1], outs: if self.passes { vec![1, 2] } else { vec![1] } }
     }
 
     fn backward(&self) -> Backward {
@@ -138,12 +193,16 @@ impl Op for Ssd {
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         let states = states(x, "ssd", self.how.memory);
+        let began = outs.get(2);
         let (ins, outs) =
             ([0, 1].map(|index| in_order(x, &ins[index])), [0, 1].map(|index| in_order(x, &outs[index])));
         let params: Vec<Tensor> = params.iter().map(|weight| own_heads(x, weight)).collect();
         let of = self.operands(&ins, &params, documents(x, "ssd"));
-        let ws = Ssd::scratch(x, &of, false);
-        x.device.machine.ssd(&Call { of, states: &states, y: &outs[0], kept: &outs[1] }, &ws);
+        let ws = self.scratch(x, &of, false);
+        let passed = borders::pieces(x).zip(began);
+        let passed = passed.map(|(pieces, began)| (pieces, self.passed(x, pieces, &of, began, &ws)));
+        let before = passed.as_ref().map(|(pieces, began)| borders::states(pieces, 0, began));
+        x.device.machine.ssd(&Call { of, before, states: &states, y: &outs[0], kept: &outs[1] }, &ws);
     }
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {

@@ -42,7 +42,7 @@ impl Sizes {
 
     fn record(&self, cx: &mut Ctx<'_>, x: Val, p: &[ParamId]) -> Val {
         let [u, dt, _] = cx.split(["u", "dt", "rest"], x, [self.cols(), self.heads, 1], None);
-        cx.ssd(["y", "states"], u, dt, [p[0], p[1], p[2]], self.how())
+        cx.ssd(["y", "states", "began"], u, dt, [p[0], p[1], p[2]], self.how())
     }
 }
 

@@ -179,6 +179,9 @@ impl Machine for Plain {
     fn gated_norm_backward(&self, _: &GatedNormBackward<'_>, _: &Tensor) {}
     fn ssd(&self, _: &Ssd<'_>, _: &Tensor) {}
     fn ssd_backward(&self, _: &SsdBackward<'_>, _: &Tensor) {}
+    fn ssd_ends(&self, _: &SsdEnds<'_>, _: &Tensor) {}
+    fn ssd_begins(&self, _: &SsdBegins<'_>, _: &Tensor) {}
+    fn ssd_advance(&self, _: &Tensor, _: &Tensor, _: &Tensor) {}
     fn delta(&self, _: &Delta<'_>, _: &Tensor) {}
     fn delta_backward(&self, _: &DeltaBackward<'_>, _: &Tensor) {}
     fn jitter(&self, _: &Tensor, _: &Tensor, _: &Tensor) {}
