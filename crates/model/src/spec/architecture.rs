@@ -418,6 +418,12 @@ impl Spec {
         self.position_bias.is_some_and(|bias| bias.each_layer || first)
     }
 
+    /// Returns the number of layers that read the table of biases of a layer that declares one.
+    pub(crate) fn readers_of_biases(&self, layer: usize) -> usize {
+        let end = if layer < self.source { self.source } else { self.layers.len() };
+        if self.shares_biases() { end - layer } else { 1 }
+    }
+
     /// Returns whether layers share a table of biases.
     pub fn shares_biases(&self) -> bool {
         self.position_bias.is_some_and(|bias| !bias.each_layer)
