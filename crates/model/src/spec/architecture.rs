@@ -70,6 +70,9 @@ pub struct Spec {
     pub retrieval: Option<Retrieval>,
     /// Terms of scores by distance, if there are any.
     pub position_bias: Option<PositionBias>,
+    /// Greatest exponent of the slopes by distance that scores have, if they have any (ALiBi): heads' slopes are powers of
+    /// two down to minus this ([`slopes`](super::parts::slopes)).
+    pub slopes: Option<f32>,
     /// Rotary settings that layers refer to.
     pub ropes: Vec<RopeSpec>,
     /// Whether keys are recomputed beyond the length at which the first setting switches to its long factors, as in
@@ -77,6 +80,8 @@ pub struct Spec {
     pub rereads: bool,
     /// Rows of a learned position table, if the family has one.
     pub learned_positions: Option<usize>,
+    /// Whether embeddings are normalised before the first block.
+    pub embed_norm: bool,
     /// Factor of embeddings.
     pub embed_scale: f32,
     /// Factor of sub-layers' residual contributions.

@@ -20,7 +20,8 @@ pub use encoder::{EncoderHead, EncoderParts, Relative};
 pub use latent::Latent;
 pub use moe::{Drops, ExpertCapacity, Moe, SharedExperts};
 pub use parts::{
-    Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Retrieval, Shared, Sharers, StateProjections,
+    Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Retrieval, Shared, Sharers,
+    StateProjections, slopes,
 };
 pub use quantized::Quantization;
 pub use rounding::RoundTo;
