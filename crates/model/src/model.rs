@@ -235,8 +235,8 @@ impl Model {
             let made = declare.made.iter().find(|(layer, ..)| *layer == Some(index));
             (spec.first_like(index), made.map_or(ParamId(0), |(.., id)| *id))
         };
-        let shares = spec.relative().is_some() || spec.encodes_prefix() || spec.shares_biases();
-        let alike = if shares { Vec::new() } else { portion.layers().map(first_of).collect() };
+        let alike =
+            if spec.layers_share_weights() { Vec::new() } else { portion.layers().map(first_of).collect() };
         let tied_to = embed.filter(|_| tied).map(|embed| embed.tokens);
         let runs = declare.segments(spec.source, [tied_to, embed.map(|embed| embed.tokens)]);
         declare.params.set_walk(spec.in_order(runs), tied_to);

@@ -429,6 +429,16 @@ impl Spec {
         if self.shares_biases() { end - layer } else { 1 }
     }
 
+    /// Returns whether layers share weights.
+    pub(crate) fn layers_share_weights(&self) -> bool {
+        self.relative().is_some() || self.encodes_prefix() || self.shares_biases()
+    }
+
+    /// Returns whether several segments of a pass share weights, whose gradients are complete after the last of them.
+    pub fn segments_share_weights(&self) -> bool {
+        self.source > 0 || self.layers_share_weights()
+    }
+
     /// Returns whether layers share a table of biases.
     pub fn shares_biases(&self) -> bool {
         self.position_bias.is_some_and(|bias| !bias.each_layer)
