@@ -95,7 +95,7 @@ def cases():
     mpt = dict(vocab_size=96, n_layers=2, max_seq_len=64, pad_token_id=None, bos_token_id=None, eos_token_id=None)
     yield "mpt", tf.MptConfig(**mpt, d_model=32, n_heads=4), {}
     yield "mpt_slopes", tf.MptConfig(
-        **mpt, d_model=24, n_heads=3, tie_word_embeddings=False, attn_config=dict(alibi_bias_max=4, softmax_scale=0.25)), {}
+        **mpt, d_model=24, n_heads=3, tie_word_embeddings=False, attn_config=dict(softmax_scale=0.25)), {}
     bloom = dict(vocab_size=96, pad_token_id=None, bos_token_id=None, eos_token_id=None)
     yield "bloom", tf.BloomConfig(**bloom, hidden_size=32, n_layer=2, n_head=4), {}
     yield "bloom_slopes", tf.BloomConfig(**bloom, hidden_size=48, n_layer=1, n_head=6), {}

@@ -188,7 +188,7 @@ fn attention_use(s: &Spec, layer: &LayerSpec) -> AttentionUse {
         scale: s.attention_scale,
         softcap: s.attention_softcap,
         apart: layer.reach().filter(|reach| reach.looks_ahead()).map(|_| s.masks()),
-        slopes: s.slopes.is_some(),
+        slopes: s.slopes,
     }
 }
 

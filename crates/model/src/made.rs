@@ -94,7 +94,7 @@ impl Spec {
             source: 0,
             retrieval: None,
             position_bias: None,
-            slopes: None,
+            slopes: false,
             ropes: vec![rope],
             rereads: false,
             learned_positions: None,

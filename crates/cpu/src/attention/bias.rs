@@ -66,7 +66,7 @@ impl Bias {
 
 impl Terms {
     /// Terms from a head on.
-    pub fn from(self, head: usize) -> Terms {
+    pub fn at_head(self, head: usize) -> Terms {
         match self {
             Terms::Lines(lines) => {
                 let data = lines.data.wrapping_add(head * Lines::len(lines.span));

@@ -128,7 +128,7 @@ fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         source: 0,
         retrieval: None,
         position_bias: None,
-        slopes: None,
+        slopes: false,
         ropes: Vec::new(),
         rereads: false,
         learned_positions: Some(rows),

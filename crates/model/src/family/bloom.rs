@@ -11,9 +11,6 @@ use crate::made::LlamaSizes;
 use crate::spec::{Biases, Family, LayerSpec, Mlp, Spec};
 use crate::weight::{Names, Qkv, Up};
 
-/// Greatest exponent of the slopes.
-const GREATEST: f32 = 8.0;
-
 /// Keys of Megatron's training, and of the order in which Transformers adds what were parts of ranks.
 const UNUSED: [&str; 9] = [
     "attention_softmax_in_fp32",
@@ -78,7 +75,7 @@ fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         bias: Biases { qkv: true, attn_out: true, mlp: true },
         mlp: Mlp { activation: Activation::GeluTanh, gated: false },
         layers: vec![LayerSpec::decoder(None, None); layers],
-        slopes: Some(GREATEST),
+        slopes: true,
         ropes: Vec::new(),
         embed_norm: true,
         ..Spec::llama(sizes)

@@ -11,7 +11,6 @@ use crate::spec::{Family, LayerSpec, Mlp, Spec};
 use crate::weight::{Names, Qkv, Up};
 
 const ATTENTION: &str = "attn_config";
-const GREATEST: &str = "alibi_bias_max";
 const SCALE: &str = "softmax_scale";
 /// Columns inside the MLP for each of the residual stream: the published code has no other number.
 const EXPANSION: usize = 4;
@@ -58,10 +57,12 @@ fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
             c.refuse("n_heads", format!("is {heads}, which does not divide the hidden size {hidden}"))
         );
     }
-    let (slopes, attention_scale) = c.within(ATTENTION, family.model_type, |c| {
+    let attention_scale = c.within(ATTENTION, family.model_type, |c| {
         for (key, wanted) in [
             ("attn_type", "\"multihead_attention\""),
             ("alibi", "true"),
+            // Transformers takes 8 whatever a file says.
+            ("alibi_bias_max", "8"),
             ("attn_uses_sequence_id", "false"),
             ("clip_qkv", "null"),
             ("prefix_lm", "false"),
@@ -74,7 +75,7 @@ fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         if !(scale.is_finite() && scale > 0.0) {
             return Err(c.refuse(SCALE, format!("is {scale}; a positive number or null is needed")));
         }
-        Ok((c.count(GREATEST, 8, 1..=1024)? as f32, scale as f32))
+        Ok(scale as f32)
     })?;
     let sizes = LlamaSizes {
         hidden,
@@ -94,7 +95,7 @@ fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         mlp: Mlp { activation: Activation::GeluErf, gated: false },
         attention_scale,
         layers: vec![LayerSpec::decoder(None, None); layers],
-        slopes: Some(slopes),
+        slopes: true,
         ropes: Vec::new(),
         ..Spec::llama(sizes)
     })
@@ -109,7 +110,7 @@ fn write(s: &Spec, map: &mut Map<String, Value>) {
     let attention = json!({
         "attn_type": "multihead_attention",
         "alibi": true,
-        GREATEST: s.slopes.map(|greatest| greatest as u64),
+        "alibi_bias_max": 8,
         SCALE: (!usual).then(|| short(s.attention_scale)),
     });
     let values = [

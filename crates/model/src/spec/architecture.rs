@@ -70,9 +70,8 @@ pub struct Spec {
     pub retrieval: Option<Retrieval>,
     /// Terms of scores by distance, if there are any.
     pub position_bias: Option<PositionBias>,
-    /// Greatest exponent of the slopes by distance that scores have, if they have any (ALiBi): heads' slopes are powers of
-    /// two down to minus this ([`slopes`](super::parts::slopes)).
-    pub slopes: Option<f32>,
+    /// Whether scores have slopes by distance ([`slopes`](super::slopes)).
+    pub slopes: bool,
     /// Rotary settings that layers refer to.
     pub ropes: Vec<RopeSpec>,
     /// Whether keys are recomputed beyond the length at which the first setting switches to its long factors, as in

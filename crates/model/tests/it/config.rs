@@ -141,7 +141,7 @@ fn unknown_and_unsupported_values_are_refused_by_name() {
     let attention = |key: &str, value: Value| json!({ "attn_config": { key: value } });
     check_refused("mpt", attention("clip_qkv", json!(6)), &["`attn_config.clip_qkv`", "6", "null"]);
     check_refused("mpt", attention("alibi", json!(false)), &["`attn_config.alibi`"]);
-    check_refused("mpt", attention("alibi_bias_max", json!(0)), &["`attn_config.alibi_bias_max`", "1 to"]);
+    check_refused("mpt", attention("alibi_bias_max", json!(4)), &["`attn_config.alibi_bias_max`", "8"]);
     check_refused("mpt", attention("softmax_scale", json!(-1)), &["`attn_config.softmax_scale`"]);
     check_refused("mpt", attention("kv_n_heads", json!(2)), &["`attn_config.kv_n_heads`", "not known"]);
     check_refused("mpt", json!({ "attn_config": 1 }), &["`attn_config`", "object"]);

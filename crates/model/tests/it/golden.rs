@@ -163,7 +163,7 @@ fn logits_and_losses() {
             let golden = floats(&tensors, &format!("{which}.logits"));
             let wrong = error(&run.logits(), &golden, largest(&golden));
             let spec = &run.model.spec;
-            let tolerance = if spec.has_states() || spec.slopes.is_some() { 1e-5 } else { 1e-4 };
+            let tolerance = if spec.has_states() || spec.slopes { 1e-5 } else { 1e-4 };
             report.check(format!("{} {which} logits", name(&case)), wrong, tolerance);
             let mut grads = Grads::zeros(&run.device, &run.params);
             let losses = run.backward(&Places::none(), &mut grads);

@@ -55,7 +55,7 @@ fn falcon(tied: bool) -> Spec {
 /// Like BLOOM: slopes by distance, and a norm after the embedding.
 fn bloom(tied: bool) -> Spec {
     let layer = LayerSpec::decoder(None, None);
-    let (family, slopes, ropes) = (Family::named("bloom"), Some(8.0), Vec::new());
+    let (family, slopes, ropes) = (Family::named("bloom"), true, Vec::new());
     let spec = Spec { family, slopes, ropes, embed_norm: true, head_bias: false, kv_heads: 4, ..phi(tied) };
     Spec { layers: vec![layer; spec.layers.len()], ..spec }.with_residual(Residual::Pre)
 }

@@ -261,7 +261,7 @@ impl<'a, U: Unit> Task<'a, U> {
         }
         let store = self.pass.op.bias.is_some_and(|bias| !bias.gradient.is_null());
         if let Some(terms) = self.pass.terms {
-            let terms = terms.from(self.head * layout.group);
+            let terms = terms.at_head(self.head * layout.group);
             U::add_bias(&self.biased(block, (index, strip), cols, (own.s, terms)));
         }
         let rows_at = (self.head * layout.query_blocks + block) * QUERIES;

@@ -15,7 +15,7 @@ impl<U: Unit> Tile<'_, U> {
             rows: Edge { first, rows: strip.rows, group: self.heads, pos: mask.pos_q },
             cols: Edge { first: strip.keys.0, rows: strip.keys.1 - strip.keys.0, group: 1, pos: mask.pos_k },
             range: strip.cols,
-            terms: terms.from(self.head),
+            terms: terms.at_head(self.head),
         });
     }
 }
