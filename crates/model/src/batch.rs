@@ -160,10 +160,9 @@ impl Model {
 
     /// f32 [1, heads]: slopes by distance of this rank's heads, if attention has them.
     pub fn slopes(&self, device: &Device) -> Option<Tensor> {
-        let own = self.spec.heads / self.portion.tp;
-        let first = self.portion.tp_index * own;
-        let upload = |all: Vec<f32>| device.from_f32(1, own, &all[first..first + own], Category::Data);
-        self.spec.slopes.then(|| upload(slopes(self.spec.heads)))
+        let (heads, own) = (self.spec.heads, self.portion.own_heads(&self.spec));
+        let upload = || device.from_f32(1, own.len(), &slopes(heads)[own], Category::Data);
+        self.spec.slopes.then(upload)
     }
 
     /// Tables for one run of tokens; those above [`TABLE_BYTES`] are computed tile by tile.

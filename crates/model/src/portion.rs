@@ -107,6 +107,12 @@ impl Portion {
         Portion { parted, ..self }
     }
 
+    /// This rank's query heads.
+    pub(crate) fn own_heads(&self, spec: &Spec) -> Range<usize> {
+        let own = spec.heads / self.tp;
+        self.tp_index * own..(self.tp_index + 1) * own
+    }
+
     /// The layers, ascending.
     pub fn layers(&self) -> impl Iterator<Item = usize> + '_ {
         self.chunks.iter().cloned().flatten()
