@@ -91,6 +91,14 @@ def cases():
     yield "falcon_11b", tf.FalconConfig(
         **falcon | grouped, num_ln_in_parallel_attn=1, tie_word_embeddings=False), {}
     yield "falcon_rw", tf.FalconConfig(**falcon, multi_query=False, parallel_attn=False, bias=True), {}
+    # Slopes by distance (ALiBi) in place of positions, for numbers of heads that are powers of two and not.
+    mpt = dict(vocab_size=96, n_layers=2, max_seq_len=64, pad_token_id=None, bos_token_id=None, eos_token_id=None)
+    yield "mpt", tf.MptConfig(**mpt, d_model=32, n_heads=4), {}
+    yield "mpt_slopes", tf.MptConfig(
+        **mpt, d_model=24, n_heads=3, tie_word_embeddings=False, attn_config=dict(softmax_scale=0.25)), {}
+    bloom = dict(vocab_size=96, pad_token_id=None, bos_token_id=None, eos_token_id=None)
+    yield "bloom", tf.BloomConfig(**bloom, hidden_size=32, n_layer=2, n_head=4), {}
+    yield "bloom_slopes", tf.BloomConfig(**bloom, hidden_size=48, n_layer=1, n_head=6), {}
     # The head has a bias; 4 of 8 dims rotate.
     yield "phi", tf.PhiConfig(**SMALL, rope_parameters=rope(partial_rotary_factor=0.5)), v4
     # The first layer slides and rotates, the second does neither.

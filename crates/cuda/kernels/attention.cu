@@ -8,8 +8,8 @@ struct Masking { const i64* table; const i32* count; i64 fixed; const i32* pos_q
 struct Scoring { float scale, cap; };
 
 // Terms of scores by distance: f32 [buckets, heads] with rows `stride` apart, or null. Of `count` buckets of a side `exact` have one
-// distance each; `borders` are the least distances of those after the next.
-struct Biasing { const float* table; i64 stride; i32 count, exact, two_sided, unused; i32 borders[32]; };
+// distance each; `borders` are the least distances of those after the next. With `slopes` the table is one row of them.
+struct Biasing { const float* table; i64 stride; i32 count, exact, two_sided, slopes; i32 borders[32]; };
 FN int bucket_of(const Biasing& b, i64 apart) {
   const i64 far = b.two_sided ? (apart < 0 ? -apart : apart) : apart < 0 ? -apart : 0;
   const int base = b.two_sided && apart > 0 ? b.count : 0;
@@ -34,7 +34,9 @@ FN float logit(float x, Scoring how, float& slope) {
   return how.cap * t;
 }
 FN float bias_of(const Biasing& b, i64 q, i64 k, int h, Masking m) {
-  return b.table ? b.table[bucket_of(b, (i64)m.pos_k[k] - m.pos_q[q]) * b.stride + h] : 0.f;
+  if (!b.table) return 0.f;
+  const i64 apart = (i64)m.pos_k[k] - m.pos_q[q];
+  return b.slopes ? b.table[h] * (float)apart : b.table[bucket_of(b, apart) * b.stride + h];
 }
 FN float dot(const float* a, Mat m, i64 row, i64 col, int dim) {
   float sum = 0.f, v[8];

@@ -36,6 +36,8 @@ pub struct Batch {
     pub keys: Option<Tensor>,
     /// Rows with adapters' terms that share the pass, in generation.
     pub terms: Vec<RowTerms>,
+    /// f32 [1, heads]: slopes by distance of this rank's heads, for models whose attention has them.
+    pub slopes: Option<Tensor>,
     /// i32 [1, t]: type of each token, for encoders that read pairs of texts; `None` if all have the first type.
     pub types: Option<Tensor>,
 }
@@ -80,6 +82,7 @@ impl Batch {
             text: None,
             keys: None,
             terms: Vec::new(),
+            slopes: None,
             types: None,
         }
     }

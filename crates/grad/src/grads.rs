@@ -325,8 +325,13 @@ impl Grads {
         }
         self.retire(device);
         device.pool.enter("reduce gradients", -1);
-        let twice = self.ids().filter(|id| shares.params[id.index()].twice);
-        twice.filter_map(|id| self.own(id)).for_each(|grad| shares.ends.all_reduce(device, &grad));
+        // In the order of ids, which is the same on all stages.
+        for id in self.ids() {
+            let copies = shares.params[id.index()].copies;
+            if let (Some(copies), Some(grad)) = (copies, self.own(id)) {
+                shares.copies[copies].all_reduce(device, &grad);
+            }
+        }
     }
 }
 

@@ -38,6 +38,8 @@ pub struct Params {
     parted: bool,
     /// Weights added to a base, which is distributed over ranks as without them.
     added: BTreeSet<ParamId>,
+    /// Weights that several layers read, of which stages of a pipeline may have copies.
+    shared: BTreeSet<ParamId>,
     /// Each run of layers' segments, with the weights that they need, in the order of a forward pass.
     walk: Walk,
     /// The embedding to which the head is tied.
@@ -145,6 +147,12 @@ impl Params {
     /// Marks a weight as added to a base, such as an adapter's: ranks distribute the base as without it.
     pub fn set_added(&mut self, id: ParamId) {
         self.added.insert(id);
+    }
+
+    /// Marks a weight as one that several layers read: ranks distribute it by itself, since stages of a pipeline have
+    /// copies of it among other weights.
+    pub fn set_shared(&mut self, id: ParamId) {
+        self.shared.insert(id);
     }
 
     /// True if a weight is added to a base.
@@ -358,14 +366,15 @@ impl Params {
 
 /// Distributes the weights of each bucket separately, so that each of a weight's `members` has a part of every segment;
 /// by [`ParamId`]. A tied embedding is distributed by itself, since the ranks with its other copy have it among other
-/// weights. So are weights added to a base ([`Params::set_added`]): a member's part of the base does not depend on
-/// them.
+/// weights, and so is what several layers share. So are weights added to a base ([`Params::set_added`]): a member's part
+/// of the base does not depend on them.
 pub fn deal_buckets(params: &Params, members: &dyn Fn(ParamId) -> usize) -> Vec<Vec<Range<usize>>> {
     let mut all = vec![Vec::new(); params.len()];
     for bucket in params.buckets() {
-        let mut together: BTreeMap<(bool, bool, usize), Vec<ParamId>> = BTreeMap::new();
+        let mut together: BTreeMap<(Option<ParamId>, bool, usize), Vec<ParamId>> = BTreeMap::new();
         for id in bucket {
-            let with = (params.tied() == Some(id), params.is_added(id), members(id));
+            let alone = params.tied() == Some(id) || params.shared.contains(&id);
+            let with = (alone.then_some(id), params.is_added(id), members(id));
             together.entry(with).or_default().push(id);
         }
         for ((.., members), ids) in together {

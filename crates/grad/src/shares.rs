@@ -40,8 +40,8 @@ pub struct ParamShares {
     pub slot: Option<usize>,
     /// True if every tensor parallel rank has the whole weight and a part of its gradient.
     pub partial: bool,
-    /// True for a tied embedding whose other copy is on the pipeline's other end.
-    pub twice: bool,
+    /// For a weight that other stages of the pipeline have too, its number among [`Shares::copies`].
+    pub copies: Option<usize>,
     /// True for an expert's weight, whose replicas are [`Shares::experts`].
     pub expert: bool,
 }
@@ -68,8 +68,8 @@ pub struct Shares {
     pub tp: Group,
     /// Ranks with different parts of the same experts.
     pub etp: Group,
-    /// Ranks with the two copies of a tied embedding.
-    pub ends: Group,
+    /// Ranks with the copies of a weight that several stages have: a tied embedding, a table that layers share.
+    pub copies: Vec<Group>,
 }
 
 impl Shares {
@@ -80,7 +80,7 @@ impl Shares {
             let slot = Some(num_slots);
             num_slots += len.div_ceil(SLOT);
             let ranges = std::iter::once(0..len).collect();
-            ParamShares { ranges, slot, partial: false, twice: false, expert: false }
+            ParamShares { ranges, slot, partial: false, copies: None, expert: false }
         };
         let params = params.iter().map(|(_, param)| param.value.len()).map(share).collect();
         let alone = device.mesh.group(&[]);
@@ -94,8 +94,8 @@ impl Shares {
             whole: true,
             squares: alone.clone(),
             tp: alone.clone(),
-            etp: alone.clone(),
-            ends: alone,
+            etp: alone,
+            copies: Vec::new(),
         }
     }
 
@@ -139,7 +139,8 @@ impl Shares {
 
     /// True if there is nothing to reduce with other ranks.
     pub(crate) fn is_alone(&self) -> bool {
-        [&self.replicas, &self.experts, &self.tp, &self.etp, &self.ends].iter().all(|group| group.size() == 1)
+        let own = [&self.replicas, &self.experts, &self.tp, &self.etp];
+        own.into_iter().chain(&self.copies).all(|group| group.size() == 1)
     }
 }
 

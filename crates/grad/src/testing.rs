@@ -156,6 +156,8 @@ pub(crate) struct Stream {
     pub apart: bool,
     /// Keys for dropout, one per token.
     pub keys: Option<Vec<i32>>,
+    /// Slopes of heads by distance.
+    pub slopes: Option<Vec<f32>>,
 }
 
 impl Stream {
@@ -168,6 +170,7 @@ impl Stream {
             rotation: None,
             apart: false,
             keys: None,
+            slopes: None,
         };
         for length in lengths {
             let rows = stream.ids.len()..stream.ids.len() + length;
@@ -241,7 +244,8 @@ impl Stream {
         let runs = self.slices.iter().enumerate().map(run).collect();
         let documents = Some(DocumentRuns::new(device, runs, self.slices.len()));
         let keys = self.keys.as_ref().map(|keys| device.from_i32(keys, Category::Data));
-        Batch { documents, masks, ropes, text, keys, ..Batch::new(ids, positions) }
+        let slopes = self.slopes.as_ref().map(|row| device.from_f32(1, row.len(), row, Category::Data));
+        Batch { documents, masks, ropes, text, keys, slopes, ..Batch::new(ids, positions) }
     }
 }
 

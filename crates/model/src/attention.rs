@@ -188,6 +188,7 @@ fn attention_use(s: &Spec, layer: &LayerSpec) -> AttentionUse {
         scale: s.attention_scale,
         softcap: s.attention_softcap,
         apart: layer.reach().filter(|reach| reach.looks_ahead()).map(|_| s.masks()),
+        slopes: s.slopes,
     }
 }
 
@@ -234,7 +235,8 @@ fn declare_biases(w: &mut Walk<'_>, s: &Spec, index: usize) -> Option<ParamId> {
         let module = if s.encoder.is_some() { Module::Input } else { Module::Attention };
         let at = (module, Kind::Wide);
         let table = WeightSpec::new("biases", at, shape, Cut::Cols, stored);
-        w.biases = Some(w.weight(WeightSpec { begins: Begins::Normal, ..table }));
+        let readers = s.readers_of_biases(index);
+        w.biases = Some(w.weight(WeightSpec { begins: Begins::Normal, readers, ..table }));
     }
     Some(w.biases.unwrap_or(NOWHERE))
 }

@@ -9,7 +9,7 @@ pub use fathom_grad::{causal_pairs, mask};
 
 use crate::model::Model;
 use crate::rope::{Frequencies, RopeSpec};
-use crate::spec::{Reach, Spec, Stack};
+use crate::spec::{Reach, Spec, Stack, slopes};
 
 /// A packed stream of tokens on the host.
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +154,15 @@ impl Model {
         };
         let ropes = self.rotations(device, &own_positions, caps.seq_tokens);
         let documents = spec.mixes_by_document().then(|| sharing.documents(device, caps.docs));
-        Batch { documents, masks, ropes, context, text, ..Batch::new(ids, own_positions) }
+        let slopes = self.slopes(device);
+        Batch { documents, masks, ropes, context, text, slopes, ..Batch::new(ids, own_positions) }
+    }
+
+    /// f32 [1, heads]: slopes by distance of this rank's heads, if attention has them.
+    pub fn slopes(&self, device: &Device) -> Option<Tensor> {
+        let (heads, own) = (self.spec.heads, self.portion.own_heads(&self.spec));
+        let upload = || device.from_f32(1, own.len(), &slopes(heads)[own], Category::Data);
+        self.spec.slopes.then(upload)
     }
 
     /// Tables for one run of tokens; those above [`TABLE_BYTES`] are computed tile by tile.

@@ -224,6 +224,29 @@ impl<'a> Config<'a> {
         Err(self.refuse(key, format!("is {found}; only {wanted} is supported")))
     }
 
+    /// Reads the object of a key, none of whose own keys may remain unread; an absent one or `null` is empty.
+    pub(crate) fn within<T>(
+        &self,
+        key: &'static str,
+        model_type: &str,
+        read: impl FnOnce(&Config<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let empty = Map::new();
+        let map = match self.raw(key) {
+            None | Some(Value::Null) => &empty,
+            Some(Value::Object(map)) => map,
+            Some(other) => return Err(self.refuse(key, format!("is {}; an object is needed", shown(other)))),
+        };
+        let inner = Config::new(self.file, map);
+        let value = read(&inner).and_then(|value| inner.finish(model_type).map(|()| value));
+        value.map_err(|error| match error {
+            Error::Config { file, key: own, what } => {
+                Error::Config { file, key: format!("{key}.{own}"), what }
+            }
+            other => other,
+        })
+    }
+
     /// Parses a value that belongs to a key.
     pub(crate) fn parse<T: DeserializeOwned>(&self, key: &str, value: &Value) -> Result<T> {
         T::deserialize(value).map_err(|error| self.refuse(key, format!("is {}: {error}", shown(value))))

@@ -48,6 +48,7 @@ pub(crate) fn cross(cx: &mut Ctx<'_>, s: &Spec, p: &CrossParams, h_td: Val, m_sd
         scale: s.attention_scale,
         softcap: s.attention_softcap,
         apart: None,
+        slopes: false,
     };
     let o_te = cx.whole(|cx| {
         let k_sk = p.k.whole(cx, "cross.k", m_sd);

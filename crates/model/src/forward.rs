@@ -256,15 +256,18 @@ impl Model {
     /// Input of the first block; this rank has some rows of the embedding.
     pub(crate) fn embed(&self, cx: &mut Ctx<'_>, p: &EmbedParams) -> Val {
         let rows = self.own_rows(p.tokens);
+        let normed =
+            |cx: &mut Ctx<'_>, x_td| norm(cx, &self.spec, ["embed.norm", "embed.norm.stats"], x_td, p.norm);
         let Some(e) = &p.encoder else {
             let how = (self.embed_scale, self.spec.virtual_tokens() > 0 || p.table.rows.is_some());
             let x_td = cx.embed_parallel(p.tokens, p.positions, how, rows);
             let x_td = p.table.forward(cx, x_td, self.embed_scale);
-            return p.prompt.map_or(x_td, |prompt| prompt.forward(cx, x_td));
+            let x_td = p.prompt.map_or(x_td, |prompt| prompt.forward(cx, x_td));
+            return if p.norm.is_some() { cx.rows(|cx| normed(cx, x_td)) } else { x_td };
         };
         cx.rows(|cx| {
             let x_td = cx.embed_typed(p.tokens, p.positions, e.types);
-            norm(cx, &self.spec, ["embed.norm", "embed.norm.stats"], x_td, Some(e.norm))
+            normed(cx, x_td)
         })
     }
 }

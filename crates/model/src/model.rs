@@ -63,14 +63,16 @@ impl Declare<'_> {
     fn weight(&mut self, layer: Option<usize>, w: &WeightSpec<'_>) -> ParamId {
         let number = self.weights.len() as u32;
         self.weights.push(Weight::of(w.shape, w.cut, self.portion));
-        if !self.portion.has(layer, w.module, self.tied) {
+        if !self.portion.has_weight(layer, w, self.tied) {
             return NOWHERE;
         }
+        // A stage's copy of a weight of several layers is with the first of them that the stage has.
+        let at = layer.and_then(|layer| self.portion.layers().find(|here| *here >= layer));
         let holding = Holding::of(number, w.shape, w.cut, self.portion);
         let dtype = if w.kind == Kind::Wide { DType::F32 } else { self.dtype };
         let [rows, cols] = holding.shard.local();
         let packed = self.packed.as_ref().filter(|(_, numbers)| numbers.contains(&number));
-        let place = layer.map_or(-1, |layer| layer as i32);
+        let place = at.map_or(-1, |layer| layer as i32);
         let blocked = self.given.blocked.get(&number).cloned();
         let base = self.given.of_base(layer, w, [rows, cols]);
         // Weights that no update changes are small and stay in memory, as do f32 weights among others: buffers of a disk have
@@ -94,7 +96,10 @@ impl Declare<'_> {
         if w.kind == Kind::Adapter {
             self.params.set_added(id);
         }
-        self.made.push((layer, w.module, id));
+        if w.readers > 1 {
+            self.params.set_shared(id);
+        }
+        self.made.push((at, w.module, id));
         id
     }
 
@@ -230,8 +235,8 @@ impl Model {
             let made = declare.made.iter().find(|(layer, ..)| *layer == Some(index));
             (spec.first_like(index), made.map_or(ParamId(0), |(.., id)| *id))
         };
-        let shares = spec.relative().is_some() || spec.encodes_prefix() || spec.shares_biases();
-        let alike = if shares { Vec::new() } else { portion.layers().map(first_of).collect() };
+        let alike =
+            if spec.layers_share_weights() { Vec::new() } else { portion.layers().map(first_of).collect() };
         let tied_to = embed.filter(|_| tied).map(|embed| embed.tokens);
         let runs = declare.segments(spec.source, [tied_to, embed.map(|embed| embed.tokens)]);
         declare.params.set_walk(spec.in_order(runs), tied_to);
@@ -278,7 +283,7 @@ impl Model {
     pub(crate) fn visit(&self, visit: &mut dyn FnMut(ParamId, Option<usize>, &WeightSpec<'_>)) {
         let mut next = 0;
         self.spec.walk(&mut |layer, weight| {
-            if !self.portion.has(layer, weight.module, self.spec.tied) {
+            if !self.portion.has_weight(layer, weight, self.spec.tied) {
                 return NOWHERE;
             }
             let id = ParamId(next);
@@ -288,11 +293,28 @@ impl Model {
         });
     }
 
+    /// Weights of this rank that other stages of the pipeline have too, each with the indices of all of them, ascending.
+    /// The first has the one that counts.
+    pub fn copies(&self) -> Vec<(ParamId, Vec<usize>)> {
+        let mut copies = Vec::new();
+        if self.portion.pp == 1 {
+            return copies;
+        }
+        let tied = self.embed.filter(|_| self.spec.tied).map(|embed| embed.tokens);
+        copies.extend(tied.map(|tokens| (tokens, vec![0, self.portion.pp - 1])));
+        self.visit(&mut |id, layer, weight| {
+            let Some(first) = layer.filter(|_| weight.readers > 1) else { return };
+            copies.push((id, self.portion.stages_of(&self.spec, &(first..first + weight.readers))));
+        });
+        copies.retain(|(_, stages)| stages.len() > 1);
+        copies
+    }
+
     /// Visits the whole model's projections, with the ids of this rank's weights.
     pub(crate) fn see_projections(&self, see: See<'_>) {
         let mut next = 0;
         let mut visit = |layer: Option<usize>, weight: &WeightSpec<'_>| {
-            if !self.portion.has(layer, weight.module, self.spec.tied) {
+            if !self.portion.has_weight(layer, weight, self.spec.tied) {
                 return NOWHERE;
             }
             next += 1;

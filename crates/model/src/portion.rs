@@ -8,7 +8,7 @@ use fathom_tensor::{Device, Tensor};
 
 use crate::spec::{LayerSpec, Shared, Sharers, Spec};
 use crate::stages::StageLayers;
-use crate::weight::{Cut, InputSharing, Inside, Module};
+use crate::weight::{Cut, InputSharing, Inside, Module, WeightSpec};
 
 /// The layers of one rank, and its place among the ranks that split weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +107,12 @@ impl Portion {
         Portion { parted, ..self }
     }
 
+    /// This rank's query heads.
+    pub(crate) fn own_heads(&self, spec: &Spec) -> Range<usize> {
+        let own = spec.heads / self.tp;
+        self.tp_index * own..(self.tp_index + 1) * own
+    }
+
     /// The layers, ascending.
     pub fn layers(&self) -> impl Iterator<Item = usize> + '_ {
         self.chunks.iter().cloned().flatten()
@@ -121,6 +127,29 @@ impl Portion {
             (_, Module::Last | Module::Head) => self.last,
             _ => self.first,
         }
+    }
+
+    /// Returns whether the rank has a weight: one that several layers read is on each stage that has one of them.
+    pub(crate) fn has_weight(&self, layer: Option<usize>, weight: &WeightSpec<'_>, tied: bool) -> bool {
+        match layer {
+            Some(first) if weight.readers > 1 => self.has_some(&(first..first + weight.readers)),
+            layer => self.has(layer, weight.module, tied),
+        }
+    }
+
+    /// Returns whether the rank has one of these layers.
+    fn has_some(&self, layers: &Range<usize>) -> bool {
+        self.chunks.iter().any(|chunk| chunk.start < layers.end && layers.start < chunk.end)
+    }
+
+    /// The stages that have one of these layers, ascending, as indices of the pipeline's ranks.
+    pub(crate) fn stages_of(&self, spec: &Spec, layers: &Range<usize>) -> Vec<usize> {
+        let stages = self.layout.cut(spec, self.pp * self.chunks.len());
+        let here = |index: &usize| {
+            let mut own = stages.iter().skip(*index).step_by(self.pp);
+            own.any(|chunk| chunk.start < layers.end && layers.start < chunk.end)
+        };
+        (0..self.pp).filter(here).collect()
     }
 
     /// Checks that a model can be split like this.
@@ -153,13 +182,6 @@ impl Portion {
         }
         spec.check_stages(self.pp * self.chunks.len())
             .map_err(|message| Misfit { axis: Axis::Pp, message })?;
-        if spec.shares_biases() && self.pp > 1 {
-            let message = format!(
-                "{} stages would each need the table of distances that all layers of a stack share; it must be 1",
-                self.pp
-            );
-            return Err(Misfit { axis: Axis::Pp, message });
-        }
         if let Some(name) = spec.adapted_memory().filter(|_| tp > 1) {
             let message = format!(
                 "{tp} ranks would each have a part of {name}, whose adapter reads a source and is not split; it must be 1, or \

@@ -8,7 +8,7 @@ use crate::encoder::EncoderInput;
 use crate::spec::{Spec, StateProjections};
 use crate::weight::{
     Adapts, Begins, CrossNames, Cut, DistanceParams, InFiles, InputSharing, Kind, LastParams, Module,
-    NOWHERE, PrefixEncoder, SCORE, See, Visit, Walk, WeightSpec,
+    NOWHERE, NormParams, PrefixEncoder, SCORE, See, Visit, Walk, WeightSpec,
 };
 
 /// Weights of a whole model.
@@ -52,6 +52,8 @@ impl Spec {
             w.weight(table("source_embed", Module::Source, Cut::Rows(&vocab), name))
         });
         let encoder = self.encoder.as_ref().map(|parts| EncoderInput::declare(w, self, parts));
+        let normed = self.normed(names.embed_norm);
+        let embed_norm = self.embed_norm.then(|| w.norm("embed_norm", Module::Input, self.hidden, normed));
         let prompt = PromptParams::declare(w, self);
         let of_table = TableParams::declare(w, self);
         w.prefix = PrefixEncoder::declare(w, self);
@@ -102,7 +104,8 @@ impl Spec {
             let all = WeightSpec::new("projections", at, shape, Cut::Whole(InputSharing::Rows), stored);
             w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..all })
         });
-        let embed = EmbedParams { tokens, positions, source, encoder, prompt, table: of_table };
+        let embed =
+            EmbedParams { tokens, positions, source, encoder, norm: embed_norm, prompt, table: of_table };
         (embed, blocks, LastParams { norm, score, projections, ..last })
     }
 
@@ -131,6 +134,8 @@ pub struct EmbedParams {
     pub source: Option<ParamId>,
     /// Weights specific to encoders.
     pub encoder: Option<EncoderInput>,
+    /// Norm after the embedding.
+    pub norm: Option<NormParams>,
     /// Embeddings of an adapter's virtual tokens.
     pub prompt: Option<PromptParams>,
     /// Weights of the embedding's adapter.

@@ -33,13 +33,41 @@ impl Buckets {
     }
 }
 
+/// Terms of a table, by the distance of a key from its query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DistanceTerms {
+    /// A row for each bucket of distances.
+    Buckets(Buckets),
+    /// One row, of slopes: a term is the slope times the distance, which is at most 0 for keys up to their query (ALiBi;
+    /// Press et al., 2022, section 3). Slopes are constants.
+    Slopes,
+}
+
+impl DistanceTerms {
+    /// Rows of the table.
+    pub fn rows(self) -> usize {
+        match self {
+            DistanceTerms::Buckets(buckets) => buckets.count,
+            DistanceTerms::Slopes => 1,
+        }
+    }
+
+    /// Distance from which on all keys have the same term; 0 if terms have no end.
+    pub fn span(self) -> usize {
+        match self {
+            DistanceTerms::Buckets(buckets) => buckets.max_distance,
+            DistanceTerms::Slopes => 0,
+        }
+    }
+}
+
 /// Terms of scores by the distance of a key from its query, for each head.
 #[derive(Clone, Copy, Debug)]
 pub struct DistanceBias<'a> {
-    /// f32 [buckets, heads].
+    /// f32 [rows, heads].
     pub table: &'a Tensor,
-    /// The rows of distances.
-    pub buckets: Buckets,
+    /// The terms of distances.
+    pub terms: DistanceTerms,
     /// Like `table`: the backward pass adds the table's gradient to it, if there is one.
     pub gradient: Option<&'a Tensor>,
 }
@@ -107,8 +135,8 @@ impl<'a> Attention<'a> {
             head_dim: self.head_dim,
             dtype: self.q.dtype(),
             slices: self.mask.slices.cap(),
-            partial: self.mask.partial && self.sinks.is_none() && self.softcap == 0.0,
-            span: self.bias.map_or(0, |bias| bias.buckets.max_distance),
+            partial: self.mask.partial && self.sinks.is_none() && self.bias.is_none() && self.softcap == 0.0,
+            span: self.bias.map_or(0, |bias| bias.terms.span()),
             backward,
         }
     }

@@ -51,7 +51,7 @@ mod tick;
 mod times;
 mod usage;
 
-pub use attend::{Attention, AttentionBackward, Buckets, DistanceBias, SinksBackward};
+pub use attend::{Attention, AttentionBackward, Buckets, DistanceBias, DistanceTerms, SinksBackward};
 pub use blocks::{BlockFormat, Packing};
 pub use clock::{Clock, Way};
 pub use device::Device;

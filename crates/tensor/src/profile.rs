@@ -169,7 +169,7 @@ pub enum OpDesc {
         /// True if a library makes results separately, which are then merged with those of other keys
         /// ([`crate::Mask::partial`]).
         partial: bool,
-        /// Distance from which on all keys have the same bias; 0 without biases.
+        /// Distance from which on all keys have the same bias; 0 without biases, or if they have no end.
         span: usize,
         /// True if this is the backward pass.
         backward: bool,

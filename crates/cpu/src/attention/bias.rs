@@ -1,10 +1,11 @@
-//! Terms of scores by distance (T5): a line of numbers for each head, one for each distance.
+//! Terms of scores by distance: of a table (T5), a line of numbers for each head, one for each distance; of slopes (ALiBi),
+//! the slope times the distance.
 //!
 //! Lines end where the bias is constant, so memory does not depend on lengths. A vector of scores whose columns are at
 //! consecutive positions reads a run of its line; other vectors read numbers one by one.
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over caller-checked extents, see each `# Safety`
 
-use fathom_tensor::Buckets;
+use fathom_tensor::{Buckets, DistanceTerms};
 
 use super::mask::Edge;
 use super::shape::KEYS;
@@ -13,14 +14,67 @@ use super::simd::{LANES, Simd};
 /// The operand: a table, and where its gradient is added.
 #[derive(Clone, Copy, Debug)]
 pub struct Bias {
-    /// `[buckets, heads]`.
+    /// `[rows, heads]`.
     pub table: *const f32,
     /// Like `table`, added to by the backward pass; null if not wanted.
     pub gradient: *mut f32,
     /// Elements between rows of the two.
     pub strides: [usize; 2],
-    /// Rows of distances.
-    pub buckets: Buckets,
+    /// Terms of distances.
+    pub terms: DistanceTerms,
+}
+
+/// Terms of some heads.
+#[derive(Clone, Copy)]
+pub enum Terms {
+    /// Numbers for each distance.
+    Lines(Lines),
+    /// Slopes.
+    Slopes(Slopes),
+}
+
+/// Slopes of some heads by distance.
+#[derive(Clone, Copy)]
+pub struct Slopes {
+    /// That of the first head.
+    pub data: *const f32,
+    /// Multiplies them.
+    pub factor: f32,
+}
+
+impl Bias {
+    /// Terms of all heads times `factor`, by distances of keys from queries or, `turned`, of queries from keys. `room` is for
+    /// lines.
+    ///
+    /// # Safety
+    /// There is room for the lines of these heads.
+    pub unsafe fn terms(&self, (room, heads): (*mut f32, usize), factor: f32, turned: bool) -> Terms {
+        match self.terms {
+            DistanceTerms::Buckets(buckets) => {
+                let lines = Lines { data: room, span: buckets.max_distance };
+                lines.fill((self, heads), factor, |distance| {
+                    buckets.of(if turned { -distance } else { distance })
+                });
+                Terms::Lines(lines)
+            }
+            DistanceTerms::Slopes => {
+                Terms::Slopes(Slopes { data: self.table, factor: if turned { -factor } else { factor } })
+            }
+        }
+    }
+}
+
+impl Terms {
+    /// Terms from a head on.
+    pub fn at_head(self, head: usize) -> Terms {
+        match self {
+            Terms::Lines(lines) => {
+                let data = lines.data.wrapping_add(head * Lines::len(lines.span));
+                Terms::Lines(Lines { data, ..lines })
+            }
+            Terms::Slopes(slopes) => Terms::Slopes(Slopes { data: slopes.data.wrapping_add(head), ..slopes }),
+        }
+    }
 }
 
 /// Lines of some heads.
@@ -52,19 +106,13 @@ impl Lines {
         (element as i64 - span - LANES as i64).clamp(-span, span)
     }
 
-    /// Fills the lines of all heads with biases times `factor`, by distances of keys from queries or, `turned`, of queries
-    /// from keys.
-    ///
-    /// # Safety
-    /// There is room for them.
-    pub unsafe fn fill(&self, (bias, heads): (&Bias, usize), factor: f32, turned: bool) {
+    /// Fills the lines of all heads with biases times `factor`, by the rows of distances.
+    unsafe fn fill(&self, (bias, heads): (&Bias, usize), factor: f32, row: impl Fn(i64) -> usize) {
         let len = Lines::len(self.span);
         for head in 0..heads {
             for element in 0..len {
-                let distance = self.distance(element);
-                let distance = if turned { -distance } else { distance };
-                *self.data.add(head * len + element) =
-                    *bias.table.add(bias.buckets.of(distance) * bias.strides[0] + head) * factor;
+                let row = row(self.distance(element));
+                *self.data.add(head * len + element) = *bias.table.add(row * bias.strides[0] + head) * factor;
             }
         }
     }
@@ -73,15 +121,15 @@ impl Lines {
     ///
     /// # Safety
     /// The line has been filled, and there is a gradient with this head.
-    pub unsafe fn collect(&self, bias: &Bias, head: usize) {
+    pub unsafe fn collect(&self, (bias, buckets): (&Bias, Buckets), head: usize) {
         for element in 0..Lines::len(self.span) {
-            let bucket = bias.buckets.of(-self.distance(element));
+            let bucket = buckets.of(-self.distance(element));
             *bias.gradient.add(bucket * bias.strides[1] + head) += *self.data.add(element);
         }
     }
 }
 
-/// A block of scores, or of their gradients, with the lines of its heads.
+/// A block of scores, or of their gradients, with the terms of its heads.
 pub struct BiasBlock<'a> {
     /// Rows of `KEYS`.
     pub s: *mut f32,
@@ -89,9 +137,12 @@ pub struct BiasBlock<'a> {
     pub cols: Edge<'a>,
     /// Range of columns, multiples of 32.
     pub range: (usize, usize),
-    /// Lines by the distances of columns from rows; the first is that of a token's first head here.
-    pub lines: Lines,
+    /// Terms by the distances of columns from rows; the first are those of a token's first head here.
+    pub terms: Terms,
 }
+
+/// Numbers of a vector's lanes.
+const ASCENDING: [f32; LANES] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
 
 /// Adds biases to scores.
 ///
@@ -99,13 +150,23 @@ pub struct BiasBlock<'a> {
 /// The pointers cover the extents.
 #[inline(always)]
 pub unsafe fn add<S: Simd>(b: &BiasBlock<'_>) {
-    each::<S>(
-        b,
-        |score, bias| S::store(score, S::add(S::load(score), S::load(bias))),
-        |score, bias| {
-            *score += *bias;
-        },
-    );
+    match b.terms {
+        Terms::Lines(lines) => each::<S>(
+            b,
+            |score, head, at| S::store(score, S::add(S::load(score), S::load(lines.at(head, at)))),
+            |score, head, at| *score += *lines.at(head, at),
+        ),
+        Terms::Slopes(Slopes { data, factor }) => each::<S>(
+            b,
+            |score, head, at| {
+                // Distances below 2^24 are exact, so that both closures round alike.
+                let at = S::add(S::splat(at as f32), S::load(ASCENDING.as_ptr()));
+                let term = S::mul(at, S::splat(*data.add(head) * factor));
+                S::store(score, S::add(S::load(score), term));
+            },
+            |score, head, at| *score += at as f32 * (*data.add(head) * factor),
+        ),
+    }
 }
 
 /// Adds gradients of scores to lines of sums.
@@ -114,21 +175,23 @@ pub unsafe fn add<S: Simd>(b: &BiasBlock<'_>) {
 /// The pointers cover the extents.
 #[inline(always)]
 pub unsafe fn sum<S: Simd>(b: &BiasBlock<'_>) {
+    let Terms::Lines(lines) = b.terms else { return };
     each::<S>(
         b,
-        |slope, sum| S::store(sum, S::add(S::load(sum), S::load(slope))),
-        |slope, sum| {
-            *sum += *slope;
+        |gradient, head, at| {
+            let sum = lines.at(head, at);
+            S::store(sum, S::add(S::load(sum), S::load(gradient)));
         },
+        |gradient, head, at| *lines.at(head, at) += *gradient,
     );
 }
 
-/// Calls `vector` or `number` with the block's elements and those of their distances, in a fixed order.
+/// Calls `vector` or `number` with the block's elements, their heads and their distances, in a fixed order.
 #[inline(always)]
 unsafe fn each<S: Simd>(
     b: &BiasBlock<'_>,
-    vector: impl Fn(*mut f32, *mut f32),
-    number: impl Fn(*mut f32, *mut f32),
+    vector: impl Fn(*mut f32, usize, i32),
+    number: impl Fn(*mut f32, usize, i32),
 ) {
     let (rows_at, mut cols_at) = (b.rows.positions(), b.cols.positions());
     for past in b.cols.rows.max(1)..KEYS {
@@ -143,12 +206,12 @@ unsafe fn each<S: Simd>(
         for c in (b.range.0..b.range.1).step_by(LANES) {
             let s = b.s.add(r * KEYS + c);
             if ascends[c / LANES] {
-                vector(s, b.lines.at(head, cols_at[c].wrapping_sub(rows_at[r])));
+                vector(s, head, cols_at[c].wrapping_sub(rows_at[r]));
                 continue;
             }
             for lane in 0..LANES {
                 let head = head + (b.cols.first + c + lane) % b.cols.group;
-                number(s.add(lane), b.lines.at(head, cols_at[c + lane].wrapping_sub(rows_at[r])));
+                number(s.add(lane), head, cols_at[c + lane].wrapping_sub(rows_at[r]));
             }
         }
     }

@@ -7,7 +7,7 @@ mod tiling;
 
 use fathom_tensor::DType;
 
-use super::bias::Lines;
+use super::bias::Terms;
 use super::mask::{self, Bits, Cover, Edge, Span};
 use super::pack::{self, Pack, View};
 use super::pages::Unpacking;
@@ -46,14 +46,12 @@ pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Forward<'_>, workspace:
         let start = block * KEYS;
         spans.add(block).write(Span::of(op.mask.pos_k, start, (start + KEYS).min(shape.k_tokens)));
     }
-    let lines = Lines { data: base.add(layout.lines).cast(), span: shape.span };
-    if let Some(bias) = &op.bias {
-        // Scores are scaled with their biases.
-        lines.fill((bias, shape.heads), 1.0 / op.options.scale, false);
-    }
+    let room = (base.add(layout.lines).cast(), shape.heads);
+    // Scores are scaled with their biases.
+    let terms = op.bias.as_ref().map(|bias| bias.terms(room, 1.0 / op.options.scale, false));
     let pass = SyncOperands::new(Pass {
         op: *op,
-        lines,
+        terms,
         tiling,
         spans: std::slice::from_raw_parts(spans, blocks),
         base: base.add(layout.threads),
@@ -75,7 +73,7 @@ pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Forward<'_>, workspace:
 
 struct Pass<'a> {
     pub(crate) op: Forward<'a>,
-    lines: Lines,
+    terms: Option<Terms>,
     tiling: Tiling,
     spans: &'a [Span],
     pub(super) base: *mut u8,
@@ -411,8 +409,8 @@ impl<'a, U: Unit> Tile<'a, U> {
 
     unsafe fn softmax(&self, strip: &Strip) {
         let (layout, width) = (&self.pass.layout, self.pass.tiling.width);
-        if self.pass.op.bias.is_some() {
-            self.bias(strip);
+        if let Some(terms) = self.pass.terms {
+            self.bias(strip, terms);
         }
         U::softmax(&Softmax {
             s: self.at(layout.s),

@@ -37,6 +37,7 @@ pub use bias::Bias;
 use crate::isa::Isa;
 pub use crate::mat::Elem;
 use crate::threads::Threads;
+use fathom_tensor::DistanceTerms;
 pub use fathom_tensor::{PageFormat, Slice};
 use pack::View;
 pub use scores::Options;
@@ -174,11 +175,9 @@ impl Shape {
     }
 
     fn check_bias(&self, options: &Options, bias: Option<&Bias>) {
-        assert_eq!(
-            self.span,
-            bias.map_or(0, |bias| bias.buckets.max_distance),
-            "attention: distances of biases"
-        );
+        assert_eq!(self.span, bias.map_or(0, |bias| bias.terms.span()), "attention: distances of biases");
+        let constant = |bias: &Bias| bias.terms != DistanceTerms::Slopes || bias.gradient.is_null();
+        assert!(bias.is_none_or(constant), "attention: slopes have no gradient");
         assert!(bias.is_none() || options.softcap == 0.0, "attention: biases of capped scores");
     }
 

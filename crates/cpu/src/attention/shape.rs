@@ -18,7 +18,7 @@ pub struct Shape {
     pub kv_heads: usize,
     /// Elements of a head: a multiple of 8 up to 512.
     pub head_dim: usize,
-    /// Distance from which on all keys have the same bias; 0 without biases.
+    /// Distance from which on all keys have the same bias; 0 without biases, or if they have no end.
     pub span: usize,
 }
 

@@ -67,17 +67,17 @@ fn shape(op: &Attention<'_>) -> attention::Shape {
         heads: op.q.cols() / op.head_dim,
         kv_heads: op.kv_heads(),
         head_dim: op.head_dim,
-        span: op.bias.map_or(0, |bias| bias.buckets.max_distance),
+        span: op.bias.map_or(0, |bias| bias.terms.span()),
     }
 }
 
 fn bias(op: &Attention<'_>) -> Option<attention::Bias> {
-    let DistanceBias { table, buckets, gradient } = op.bias?;
+    let DistanceBias { table, terms, gradient } = op.bias?;
     for tensor in [Some(table), gradient].into_iter().flatten() {
-        expect("attention", "bias", tensor, [buckets.count, op.q.cols() / op.head_dim]);
+        expect("attention", "bias", tensor, [terms.rows(), op.q.cols() / op.head_dim]);
         assert_eq!(tensor.dtype(), DType::F32, "attention: type of biases");
     }
     let strides = [table.stride(), gradient.map_or(0, Tensor::stride)];
     let gradient = gradient.map_or(std::ptr::null_mut(), |tensor| operands::start_mut(tensor).cast());
-    Some(attention::Bias { table: operands::start(table).cast(), gradient, strides, buckets })
+    Some(attention::Bias { table: operands::start(table).cast(), gradient, strides, terms })
 }

@@ -2,7 +2,8 @@
 //! cores; others use one warp per row.
 
 use fathom_tensor::{
-    Attention, AttentionBackward, DType, DistanceBias, Extent, Mask, OpDesc, SUM_CHUNK, SinksBackward, Tensor,
+    Attention, AttentionBackward, Buckets, DType, DistanceBias, DistanceTerms, Extent, Mask, OpDesc,
+    SUM_CHUNK, SinksBackward, Tensor,
 };
 
 use super::SCRATCH_BYTES;
@@ -40,38 +41,46 @@ fn scoring(args: Args, op: &Attention<'_>) -> Args {
 const MOST_BUCKETS: usize = 64;
 const MOST_BORDERS: usize = 32;
 
-/// The structure of biases by distance: their table, or null, and where buckets begin.
+/// The structure of biases by distance: their table, or null, and where buckets begin, or that it has slopes.
 #[track_caller]
 fn biasing(args: Args, op: &Attention<'_>) -> Args {
     let mut words = [0u64; 20];
-    if let Some(DistanceBias { table, buckets, .. }) = &op.bias {
-        let count = if buckets.two_sided { buckets.count / 2 } else { buckets.count };
-        let exact = count / 2;
+    if let Some(DistanceBias { table, terms, .. }) = &op.bias {
         let fits = table.dtype() == DType::F32
-            && table.shape() == [buckets.count, op.q.cols() / op.head_dim]
-            && op.softcap == 0.0
-            && buckets.count <= MOST_BUCKETS
-            && (1..=MOST_BORDERS).contains(&(count - exact));
+            && table.shape() == [terms.rows(), op.q.cols() / op.head_dim]
+            && op.softcap == 0.0;
         assert!(fits, "attention: biases {:?}", op.bias);
-        let pair = |low: usize, high: usize| low as u64 | (high as u64) << 32;
-        words[..4].copy_from_slice(&[
-            table.address(),
-            table.stride() as u64,
-            pair(count, exact),
-            pair(usize::from(buckets.two_sided), 0),
-        ]);
-        // Keys before the query have buckets on either kind of sides.
-        let mut borders = [u32::MAX as usize >> 1; MOST_BORDERS];
-        for distance in (exact..=buckets.max_distance).rev() {
-            for border in &mut borders[..buckets.of(-(distance as i64)) - exact] {
-                *border = distance;
-            }
-        }
-        for (word, two) in words[4..].iter_mut().zip(borders.chunks_exact(2)) {
-            *word = pair(two[0], two[1]);
+        words[..2].copy_from_slice(&[table.address(), table.stride() as u64]);
+        match terms {
+            DistanceTerms::Buckets(buckets) => bucketing(*buckets, &mut words[2..]),
+            DistanceTerms::Slopes => words[3] = pair(0, 1),
         }
     }
     args.structure(&words)
+}
+
+fn pair(low: usize, high: usize) -> u64 {
+    low as u64 | (high as u64) << 32
+}
+
+/// The words that say where buckets begin.
+#[track_caller]
+fn bucketing(buckets: Buckets, words: &mut [u64]) {
+    let count = if buckets.two_sided { buckets.count / 2 } else { buckets.count };
+    let exact = count / 2;
+    let fits = buckets.count <= MOST_BUCKETS && (1..=MOST_BORDERS).contains(&(count - exact));
+    assert!(fits, "attention: {buckets:?}");
+    words[..2].copy_from_slice(&[pair(count, exact), pair(usize::from(buckets.two_sided), 0)]);
+    // Keys before the query have buckets on either kind of sides.
+    let mut borders = [u32::MAX as usize >> 1; MOST_BORDERS];
+    for distance in (exact..=buckets.max_distance).rev() {
+        for border in &mut borders[..buckets.of(-(distance as i64)) - exact] {
+            *border = distance;
+        }
+    }
+    for (word, two) in words[2..].iter_mut().zip(borders.chunks_exact(2)) {
+        *word = pair(two[0], two[1]);
+    }
 }
 
 /// Numbers of query heads and key heads.
@@ -212,7 +221,7 @@ pub fn attention_backward(op: &AttentionBackward<'_>, ws: &Tensor, scratch: Scra
     let args = scoring(masking(inputs().out(op.dk).out(op.dv), forward.mask), forward).long(keys);
     let args = args.int(heads).int(kv_heads).int(dim);
     launches.push(pass(entries::attention_dkv, 2, keys, kv_heads, args));
-    let Some((gradient, buckets)) = forward.bias.and_then(|bias| Some((bias.gradient?, bias.buckets.count)))
+    let Some((gradient, buckets)) = forward.bias.and_then(|bias| Some((bias.gradient?, bias.terms.rows())))
     else {
         return launches;
     };

@@ -85,8 +85,8 @@ impl<'a> Feeding<'a> {
             masks.push(feeding.sources.mask(device, &positions, &feeding.rows));
         }
         let documents = model.spec.mixes_by_document().then(|| feeding.documents(device));
-        let terms = feeding.terms();
-        (Batch { documents, masks, ropes, text, terms, ..Batch::new(ids, positions) }, feeding)
+        let (terms, slopes) = (feeding.terms(), model.slopes(device));
+        (Batch { documents, masks, ropes, text, terms, slopes, ..Batch::new(ids, positions) }, feeding)
     }
 
     /// The feeds' rows, each a document.

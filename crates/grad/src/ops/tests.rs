@@ -23,8 +23,15 @@ const HEAD_DIM: usize = 8;
 const WIDTHS: [usize; 3] = [2 * HEAD_DIM, HEAD_DIM, HEAD_DIM];
 const FFN: usize = 10;
 const ROPE: RopeUse = RopeUse { table: 0, head_dim: HEAD_DIM, interleaved: false };
-const ATTENTION: AttentionUse =
-    AttentionUse { keys: Keys::Own, mask: 0, head_dim: HEAD_DIM, scale: 0.35, softcap: 0.0, apart: None };
+const ATTENTION: AttentionUse = AttentionUse {
+    keys: Keys::Own,
+    mask: 0,
+    head_dim: HEAD_DIM,
+    scale: 0.35,
+    softcap: 0.0,
+    apart: None,
+    slopes: false,
+};
 const KIND: NormKind = NormKind { centred: false, plus_one: false, round_first: false, eps: 1e-5 };
 
 /// Positions of the norms in a block, by family.

@@ -28,6 +28,7 @@ struct Case {
     dtype: DType,
     softcap: f32,
     sinks: bool,
+    slopes: bool,
     head_groups: usize,
     chaos: Option<u64>,
     dynamic: bool,
@@ -67,6 +68,7 @@ impl Case {
             dtype: DType::F32,
             softcap: 0.0,
             sinks: false,
+            slopes: false,
             head_groups: 1,
             chaos: None,
             dynamic: false,
@@ -116,7 +118,9 @@ impl Case {
         device.pool.enter("batch", -1);
         let own = device.from_i32(&sharing.own(device, &positions), Category::Data);
         let (masks, context) = Context::new(device, &sharing, &[self.window], MAX_DOCS, &positions, &own);
-        let batch = Batch { masks, context, ..Batch::new(own.clone(), own) };
+        let slopes: Vec<f32> = (0..HEADS).map(|head| 0.8f32.powi(head as i32)).collect();
+        let slopes = self.slopes.then(|| device.from_f32(1, HEADS, &slopes, Category::Data));
+        let batch = Batch { masks, context, slopes, ..Batch::new(own.clone(), own) };
 
         let [q, k] = self.widths();
         let tensor = |cols: usize, seed: u64| {
@@ -144,6 +148,7 @@ impl Case {
             scale: 0.25,
             softcap: self.softcap,
             apart: None,
+            slopes: self.slopes,
         };
         let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
         let mut tape = Tape::new(scope, &places).with_input_gradient();
@@ -334,6 +339,8 @@ fn caps_sinks_and_groups_of_heads() {
             check(&Case { sinks: true, ..case.clone() });
             check(&Case { softcap: 3.0, sinks: true, window: Some(40), dtype: DType::Bf16, ..case.clone() });
             check(&Case { head_groups: 2, sinks: true, ..case.clone() });
+            check(&Case { slopes: true, ..case.clone() });
+            check(&Case { slopes: true, head_groups: 2, dtype: DType::Bf16, ..case.clone() });
             check(&Case { head_groups: 8, dtype: DType::Bf16, ..case });
         }
     }

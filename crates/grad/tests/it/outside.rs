@@ -56,8 +56,15 @@ fn cross(values: &[f32], places: &Places, trained: bool) -> (f64, Vec<Vec<f32>>)
     let mut grads = Grads::zeros(device, &params);
     let mut tape = Tape::new(scope, places).with_input_gradient();
     let mut x = device.from_f32(TOKENS, WIDTH, &noise(1, TOKENS * WIDTH), Category::Data);
-    let how =
-        AttentionUse { keys: Keys::Memory, mask: 0, head_dim: 8, scale: 0.3, softcap: 0.0, apart: None };
+    let how = AttentionUse {
+        keys: Keys::Memory,
+        mask: 0,
+        head_dim: 8,
+        scale: 0.3,
+        softcap: 0.0,
+        apart: None,
+        slopes: false,
+    };
     for (layer, [to_q, to_k, to_v]) in layers.iter().enumerate() {
         x = tape.run((layer as i32).into(), Some(x), std::slice::from_ref(&memory), &|cx, x, memory| {
             let k = cx.linear("k", memory[0], *to_k, None);

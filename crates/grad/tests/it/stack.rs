@@ -206,8 +206,15 @@ impl Model {
         };
         let mask = usize::from(self.variant == Variant::Capped && layer % 2 == 1);
         let (softcap, sinks) = (self.variant.softcap(), p.get("sinks").map(|sinks| sinks.0));
-        let how =
-            AttentionUse { keys: Keys::Own, mask, head_dim: HEAD_DIM, scale: 0.25, softcap, apart: None };
+        let how = AttentionUse {
+            keys: Keys::Own,
+            mask,
+            head_dim: HEAD_DIM,
+            scale: 0.25,
+            softcap,
+            apart: None,
+            slopes: false,
+        };
         cx.whole(|cx| cx.attention(q_te, k_tk, v_tk, how, sinks))
     }
 

@@ -104,8 +104,15 @@ fn step(device: &Device, places: &Places) -> Found {
     let memory = [Memory { value, gradient }];
     let mut tape = Tape::new(scope((&main).into()), places);
     let mut x = tape.segment(-1, None, &|cx, _| cx.embed_parallel(table, None, (1.0, false), rows));
-    let how =
-        AttentionUse { keys: Keys::Memory, mask: 0, head_dim: HEAD, scale: 0.3, softcap: 0.0, apart: None };
+    let how = AttentionUse {
+        keys: Keys::Memory,
+        mask: 0,
+        head_dim: HEAD,
+        scale: 0.3,
+        softcap: 0.0,
+        apart: None,
+        slopes: false,
+    };
     let recorded = std::cell::Cell::new(0);
     for (layer, [to_q, to_k, to_v, out]) in layers.iter().copied().enumerate() {
         let which = Which { layer: layer as i32, alike: Some(Alike { kind: vec![0], first: to_q }) };

@@ -15,7 +15,7 @@ impl Model {
         let (mut next, mut base) = (0, Vec::new());
         self.spec.walk(&mut |layer, weight| {
             let mut id = NOWHERE;
-            if self.portion.has(layer, weight.module, self.spec.tied) {
+            if self.portion.has_weight(layer, weight, self.spec.tied) {
                 id = ParamId(next);
                 next += 1;
             }

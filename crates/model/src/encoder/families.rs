@@ -16,7 +16,6 @@ pub(crate) fn of_norms(name: &str) -> String {
 
 const BERT_PARTS: EncoderNames = EncoderNames {
     types: "embeddings.token_type_embeddings",
-    norm: "embeddings.LayerNorm",
     distances: ["encoder.rel_embeddings", "encoder.LayerNorm"],
     positions: ["attention.self.pos_key_proj", "attention.self.pos_query_proj"],
     pool: ["bert.pooler.dense", ""],
@@ -27,6 +26,7 @@ const BERT_PARTS: EncoderNames = EncoderNames {
 const BERT_NAMES: Names = Names {
     base: "bert.",
     embed: "embeddings.word_embeddings",
+    embed_norm: "embeddings.LayerNorm",
     positions: "embeddings.position_embeddings",
     layers: "encoder.layer",
     head: "classifier",
@@ -133,6 +133,7 @@ const DISTILBERT_NAMES: Names = Names {
 const MODERNBERT_NAMES: Names = Names {
     base: "model.",
     embed: "embeddings.tok_embeddings",
+    embed_norm: "embeddings.norm",
     layers: "layers",
     final_norm: "final_norm",
     head: "classifier",
@@ -143,7 +144,6 @@ const MODERNBERT_NAMES: Names = Names {
     up: Up::One("mlp.Wi"),
     down: "mlp.Wo",
     encoder: Some(EncoderNames {
-        norm: "embeddings.norm",
         pool: ["head.dense", "head.norm"],
         masked: ["head.dense", "head.norm", "decoder"],
         ..BERT_PARTS

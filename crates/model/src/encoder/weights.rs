@@ -5,8 +5,7 @@ use fathom_grad::{Ctx, ParamId, Val};
 use crate::norm::norm;
 use crate::spec::{EncoderHead, EncoderParts, Spec};
 use crate::weight::{
-    Begins, Cut, InFiles, InputSharing, Kind, LastParams, Module, NormParams, Parallel, Projection, Walk,
-    WeightSpec,
+    Begins, Cut, InFiles, InputSharing, Kind, LastParams, Module, Parallel, Projection, Walk, WeightSpec,
 };
 
 /// Weights before the first block of an encoder.
@@ -14,20 +13,17 @@ use crate::weight::{
 pub struct EncoderInput {
     /// [types, d], looked up by the batch's token types.
     pub types: Option<ParamId>,
-    /// Norm after the embedding.
-    pub norm: NormParams,
 }
 
 impl EncoderInput {
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, parts: &EncoderParts) -> EncoderInput {
-        let (types, norm) = w.names.encoder.map_or(("", ""), |names| (names.types, names.norm));
+        let types = w.names.encoder.map_or("", |names| names.types);
         let (at, shape) = ((Module::Input, Kind::Table), [parts.types, s.hidden]);
         let stored = InFiles::whole(format!("{types}.weight"), shape);
         let types = WeightSpec::new("types", at, shape, Cut::Whole(InputSharing::Own), stored);
         EncoderInput {
             types: (parts.types > 0)
                 .then(|| w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..types })),
-            norm: w.norm("embed_norm", Module::Input, s.hidden, s.normed(norm)),
         }
     }
 }

@@ -36,7 +36,8 @@ pub(super) static FAMILY: Family = Family {
 
 fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
     if c.or("alibi", false)? {
-        let what = "is true; attention whose scores fall with distance (ALiBi) is not supported, only rotary positions are";
+        let what = "is true; Falcon's slopes by distance (ALiBi), which its code rounds to bf16, are not supported, only rotary \
+                    positions are";
         return Err(c.refuse("alibi", what));
     }
     c.only("apply_residual_connection_post_layernorm", "false")?;

@@ -18,6 +18,7 @@ pub(super) static FAMILY: Family = Family {
     names: Names {
         base: "transformer.",
         embed: "wte",
+        embed_norm: "",
         positions: "wpe",
         layers: "h",
         final_norm: "ln_f",

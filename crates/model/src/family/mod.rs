@@ -2,6 +2,7 @@
 //! block that all of them share is in `block.rs`.
 
 mod bamba;
+mod bloom;
 mod cohere2;
 mod common;
 mod deepseek;
@@ -28,6 +29,7 @@ mod mamba2;
 mod mistral;
 mod mixtral;
 mod moe;
+mod mpt;
 mod nemotron;
 mod nemotron_h;
 mod olmo2;
@@ -60,8 +62,9 @@ pub use t5::TARGET_START;
 pub use wrapper::Wrapper;
 
 /// All families, by `model_type`.
-pub static FAMILIES: [&Family; 40] = [
+pub static FAMILIES: [&Family; 42] = [
     &bamba::FAMILY,
+    &bloom::FAMILY,
     &cohere2::FAMILY,
     &deepseek_v2::FAMILY,
     &deepseek_v3::FAMILY,
@@ -83,6 +86,7 @@ pub static FAMILIES: [&Family; 40] = [
     &mamba2::FAMILY,
     &mistral::FAMILY,
     &mixtral::FAMILY,
+    &mpt::FAMILY,
     &nemotron::FAMILY,
     &nemotron_h::FAMILY,
     &olmo2::FAMILY,
@@ -160,7 +164,9 @@ impl Family {
         let architectures: Vec<String> = config.or("architectures", Vec::new())?;
         let classifier = self.classifier();
         let classifies = !architectures.is_empty() && architectures.iter().all(|name| *name == classifier);
-        if let Some(other) = architectures.iter().find(|name| name != architecture).filter(|_| !classifies) {
+        // Published folders of MPT have another case.
+        let other = architectures.iter().find(|name| !name.eq_ignore_ascii_case(architecture));
+        if let Some(other) = other.filter(|_| !classifies) {
             let what = format!("is {other}; supported for {model_type}: {architecture}, {classifier}");
             return Err(config.refuse("architectures", what));
         }

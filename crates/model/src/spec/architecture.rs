@@ -71,6 +71,8 @@ pub struct Spec {
     pub retrieval: Option<Retrieval>,
     /// Terms of scores by distance, if there are any.
     pub position_bias: Option<PositionBias>,
+    /// Whether scores have slopes by distance ([`slopes`](super::slopes)).
+    pub slopes: bool,
     /// Rotary settings that layers refer to.
     pub ropes: Vec<RopeSpec>,
     /// Whether keys are recomputed beyond the length at which the first setting switches to its long factors, as in
@@ -78,6 +80,8 @@ pub struct Spec {
     pub rereads: bool,
     /// Rows of a learned position table, if the family has one.
     pub learned_positions: Option<usize>,
+    /// Whether embeddings are normalised before the first block.
+    pub embed_norm: bool,
     /// Factor of embeddings.
     pub embed_scale: f32,
     /// Factor of sub-layers' residual contributions.
@@ -422,6 +426,22 @@ impl Spec {
     pub(crate) fn has_biases(&self, layer: usize) -> bool {
         let first = layer == 0 || layer == self.source;
         self.position_bias.is_some_and(|bias| bias.each_layer || first)
+    }
+
+    /// Returns the number of layers that read the table of biases of a layer that declares one.
+    pub(crate) fn readers_of_biases(&self, layer: usize) -> usize {
+        let end = if layer < self.source { self.source } else { self.layers.len() };
+        if self.shares_biases() { end - layer } else { 1 }
+    }
+
+    /// Returns whether layers share weights.
+    pub(crate) fn layers_share_weights(&self) -> bool {
+        self.relative().is_some() || self.encodes_prefix() || self.shares_biases()
+    }
+
+    /// Returns whether several segments of a pass share weights, whose gradients are complete after the last of them.
+    pub fn segments_share_weights(&self) -> bool {
+        self.source > 0 || self.layers_share_weights()
     }
 
     /// Returns whether layers share a table of biases.

@@ -28,14 +28,14 @@ impl Spec {
         let heads = |heads: usize| self.attends().then(|| heads.saturating_mul(self.head_dim));
         // A matrix of one row would be mistaken for a vector.
         let columns: [(&'static [&'static str], Option<usize>); 9] = [
-            (&["hidden_size", "n_embd"], Some(self.hidden)),
+            (&["hidden_size", "n_embd", "d_model"], Some(self.hidden)),
             (
                 &["intermediate_size", "n_inner", "ffn_hidden_size"],
                 Some(self.ffn).filter(|_| self.has_dense_ffn()),
             ),
             (&["moe_intermediate_size", "intermediate_size"], self.moe.as_ref().map(|moe| moe.ffn)),
             (&["n_shared_experts", "shared_expert_intermediate_size"], shared.map(|shared| shared.ffn)),
-            (&["num_attention_heads", "n_head"], heads(self.heads)),
+            (&["num_attention_heads", "n_head", "n_heads"], heads(self.heads)),
             (&["num_key_value_heads"], heads(self.kv_heads)),
             (&["q_lora_rank"], latent.and_then(|latent| latent.query)),
             (&["kv_lora_rank"], latent.map(|latent| latent.key_value)),

@@ -21,7 +21,7 @@ pub use latent::Latent;
 pub use moe::{Drops, ExpertCapacity, Moe, SharedExperts};
 pub use parts::{
     Biases, Factors, Mlp, Passing, PositionBias, QkNorm, Reach, Residual, Retrieval, Shared, Sharers,
-    StateProjections,
+    StateProjections, slopes,
 };
 pub use quantized::Quantization;
 pub use rounding::RoundTo;

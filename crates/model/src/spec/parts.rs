@@ -195,6 +195,14 @@ impl PositionBias {
     }
 }
 
+/// Slopes of heads by distance (ALiBi; Press et al., 2022, section 3): powers of two with equal steps of their exponents down
+/// to -8; of a number of heads between two powers of two, those of the lower, then every second of the upper.
+pub fn slopes(heads: usize) -> Vec<f32> {
+    let of = |count: usize| (1..=count).map(move |head| (-8.0 * head as f64 / count as f64).exp2() as f32);
+    let lower = 1 << heads.max(1).ilog2();
+    of(lower).chain(of(2 * lower).step_by(2)).take(heads).collect()
+}
+
 /// Projections with biases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Biases {
@@ -261,6 +269,16 @@ impl Retrieval {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Values of Transformers' `build_mpt_alibi_tensor` and BLOOM's `_get_alibi_slopes`.
+    #[test]
+    fn slopes_are_powers_of_two() {
+        assert_eq!(slopes(8), [1, 2, 3, 4, 5, 6, 7, 8].map(|power| 0.5f32.powi(power)));
+        assert_eq!(slopes(3), [0.0625, 0.00390625, 0.25]);
+        assert_eq!(slopes(6), [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]);
+        assert_eq!(slopes(1), [0.00390625]);
+        assert_eq!((slopes(112).len(), slopes(112)[111]), (112, 0.5f32.powf(95.0 / 16.0)));
+    }
 
     #[test]
     fn the_neighbours_of_a_chunk_are_read_by_rows_that_have_seen_all_of_it() {

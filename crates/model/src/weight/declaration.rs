@@ -31,6 +31,8 @@ pub struct WeightSpec<'a> {
     pub decays: bool,
     /// Whether it can receive a gradient.
     pub trainable: bool,
+    /// Number of layers that read it, from its own on.
+    pub readers: usize,
 }
 
 /// Role of the score head.
@@ -296,8 +298,8 @@ impl<'a> WeightSpec<'a> {
             Kind::Wide => Term::Whole,
             _ => Term::Weight,
         };
-        let trainable = true;
-        WeightSpec { role, term, module, kind, shape, cut, stored, begins, decays, trainable }
+        let (trainable, readers) = (true, 1);
+        WeightSpec { role, term, module, kind, shape, cut, stored, begins, decays, trainable, readers }
     }
 
     /// Its name inside the model, with its layer.

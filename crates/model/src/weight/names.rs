@@ -9,6 +9,8 @@ pub struct Names {
     pub base: &'static str,
     /// Token embedding.
     pub embed: &'static str,
+    /// Norm after the embedding.
+    pub embed_norm: &'static str,
     /// Learned positions.
     pub positions: &'static str,
     /// The list of blocks.
@@ -142,8 +144,6 @@ pub enum Up {
 pub struct EncoderNames {
     /// The table of token types.
     pub types: &'static str,
-    /// Norm after the embedding.
-    pub norm: &'static str,
     /// The table of distances, and its norm.
     pub distances: [&'static str; 2],
     /// A block's own projections of distances to keys and queries.
@@ -167,6 +167,7 @@ impl Names {
     pub const LLAMA: Names = Names {
         base: "model.",
         embed: "embed_tokens",
+        embed_norm: "",
         positions: "",
         layers: "layers",
         final_norm: "norm",

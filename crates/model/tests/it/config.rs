@@ -138,6 +138,18 @@ fn unknown_and_unsupported_values_are_refused_by_name() {
     check_refused("falcon_40b", json!({ "num_kv_heads": 3 }), &["`num_kv_heads`", "3"]);
     check_refused("falcon_40b", json!({ "ff_factor": 4 }), &["`ff_factor`", "48"]);
     check_refused("phi", json!({ "qk_layernorm": true }), &["`qk_layernorm`"]);
+    let attention = |key: &str, value: Value| json!({ "attn_config": { key: value } });
+    check_refused("mpt", attention("clip_qkv", json!(6)), &["`attn_config.clip_qkv`", "6", "null"]);
+    check_refused("mpt", attention("alibi", json!(false)), &["`attn_config.alibi`"]);
+    check_refused("mpt", attention("alibi_bias_max", json!(4)), &["`attn_config.alibi_bias_max`", "8"]);
+    check_refused("mpt", attention("softmax_scale", json!(-1)), &["`attn_config.softmax_scale`"]);
+    check_refused("mpt", attention("kv_n_heads", json!(2)), &["`attn_config.kv_n_heads`", "not known"]);
+    check_refused("mpt", json!({ "attn_config": 1 }), &["`attn_config`", "object"]);
+    check_refused("mpt", json!({ "expansion_ratio": 2 }), &["`expansion_ratio`"]);
+    check_refused("mpt", json!({ "n_heads": 5 }), &["`n_heads`", "32"]);
+    check_refused("bloom", json!({ "n_head": 5 }), &["`n_head`", "32"]);
+    let after = json!({ "apply_residual_connection_post_layernorm": true });
+    check_refused("bloom", after, &["`apply_residual_connection_post_layernorm`"]);
     check_refused("cohere2", json!({ "use_parallel_block": false }), &["`use_parallel_block`"]);
     check_refused("cohere2", json!({ "position_embedding_type": "alibi" }), &["`position_embedding_type`"]);
     check_refused("cohere2", json!({ "head_dim": 16 }), &["`head_dim`", "16"]);
@@ -299,6 +311,14 @@ fn published_files_are_read() {
     // Early Falcon files omit keys with defaults; those of 11B have a size twice.
     same("falcon_7b", json!({ "apply_residual_connection_post_layernorm": false, "num_kv_heads": 71 }));
     same("falcon_11b", json!({ "activation": "gelu", "multi_query": true, "max_position_embeddings": 128 }));
+    let mpt = json!({ "architectures": ["MPTForCausalLM"], "init_config": { "name": "kaiming_normal_" }, "verbose": 0,
+        "tokenizer_name": "EleutherAI/gpt-neox-20b", "learned_pos_emb": true, "attn_config": { "alibi": true,
+        "alibi_bias_max": 8, "attn_impl": "torch", "attn_pdrop": 0, "clip_qkv": null, "softmax_scale": null } });
+    same("mpt", mpt);
+    let bloom = json!({ "attention_softmax_in_fp32": true, "bias_dropout_fusion": true, "masked_softmax_fusion": true,
+        "n_inner": null, "offset_alibi": 100, "pretraining_tp": 4, "seq_length": 2048, "skip_bias_add": true,
+        "skip_bias_add_qkv": false, "unk_token_id": 0 });
+    same("bloom", bloom);
     same(
         "phi",
         json!({ "qk_layernorm": false, "embd_pdrop": 0.0, "resid_pdrop": 0.1, "rope_scaling": null }),
@@ -341,6 +361,13 @@ fn published_files_leave_sizes_out() {
     let spec = read(falcon.as_object().unwrap()).unwrap();
     assert_eq!((spec.kv_heads, spec.head_dim, spec.ffn, spec.max_positions), (1, 64, 18_176, 2048));
     assert!(spec.tied && spec.has_residual(Residual::SharedNorm));
+    // Early BLOOM files have other keys for sizes.
+    let bloom = json!({
+        "architectures": ["BloomForCausalLM"], "model_type": "bloom", "n_embed": 1024, "n_layer": 24,
+        "num_attention_heads": 16, "offset_alibi": 100, "unk_token_id": 0, "vocab_size": 250_880
+    });
+    let spec = read(bloom.as_object().unwrap()).unwrap();
+    assert_eq!((spec.hidden, spec.heads, spec.ffn, spec.max_positions), (1024, 16, 4096, 2048));
 }
 
 #[test]

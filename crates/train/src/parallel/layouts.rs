@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fathom_grad::{ParamId, Value};
 use fathom_model::{Holdings, Model, Piece};
+use fathom_tensor::mesh::Axis;
 use fathom_tensor::{DType, Device, Meta};
 
 use super::{Ranks, shares};
@@ -19,8 +20,8 @@ pub(crate) struct Layout {
     pub own: Vec<Option<Range<usize>>>,
     /// By [`ParamId`]: the elements that the rank keeps.
     pub kept: Vec<Range<usize>>,
-    /// The copy of a tied embedding on the last stage.
-    copy: Option<ParamId>,
+    /// Copies of weights that an earlier stage has.
+    copies: Vec<ParamId>,
 }
 
 /// Locations of all ranks' parts, by rank.
@@ -42,8 +43,10 @@ pub(crate) fn layouts(trainer: &Trainer) -> Vec<Layout> {
         // Packed weights are in the base of the run, not in its checkpoints.
         let kept = |value: &Value| if value.as_packed().is_some() { 0..0 } else { value.own() };
         let kept = params.iter().map(|(_, param)| kept(&param.value)).collect();
-        let copy = part.embed.filter(|_| !portion.first).map(|embed| embed.tokens);
-        Layout { pieces: part.pieces(), holdings: part.holdings, own, kept, copy }
+        let stage = device.mesh.index(Axis::Pp);
+        let later = part.copies().into_iter().filter(|(_, stages)| stages[0] != stage);
+        let copies = later.map(|(id, _)| id).collect();
+        Layout { pieces: part.pieces(), holdings: part.holdings, own, kept, copies }
     };
     (0..mesh.grid().ranks()).map(layout).collect()
 }
@@ -53,6 +56,6 @@ impl Layout {
     pub fn gives(&self, number: u32) -> Option<ParamId> {
         let index = self.holdings.iter().position(|held| held.number == number)?;
         let id = ParamId(index as u32);
-        (self.holdings[index].leads && self.copy != Some(id)).then_some(id)
+        (self.holdings[index].leads && !self.copies.contains(&id)).then_some(id)
     }
 }

@@ -158,12 +158,13 @@ pub fn shares(device: &Device, model: &Model, params: &Params, sharding: Shardin
         first.push(num_slots);
         num_slots += local_len(weight).div_ceil(SLOT) * weight.parts;
     }
+    let (copies, pp) = (model.copies(), mesh.group(&[Axis::Pp]));
     let whole = sharding == Sharding::NoShard || (replicas.size() == 1 && experts.size() == 1);
     let slot = |id: ParamId| {
         let held = &model.holdings[id.index()];
         let at = held.number as usize;
-        // The copy of a tied embedding on the last stage is counted on the first stage.
-        let copy = !model.portion.first && model.embed.is_some_and(|embed| embed.tokens == id);
+        // What several stages have is counted on the first of them.
+        let copy = copies.iter().any(|(own, stages)| *own == id && stages[0] != pp.index());
         // Values that several ranks hold in full are counted on the first of them.
         let same = if held.expert { &experts } else { &replicas };
         let counts = held.leads && !copy && !(whole && same.index() > 0);
@@ -177,26 +178,32 @@ pub fn shares(device: &Device, model: &Model, params: &Params, sharding: Shardin
     } else {
         deal_buckets(params, &members)
     };
-    let pp = mesh.group(&[Axis::Pp]);
-    let has_two = model.spec.tied && pp.size() > 1;
-    let twice = |id: ParamId| has_two && model.embed.is_some_and(|embed| embed.tokens == id);
     let share = |(ranges, (id, _)): (Vec<Range<usize>>, (ParamId, &Param))| ParamShares {
         ranges,
         slot: slot(id),
         partial: model.holdings[id.index()].partial,
-        twice: twice(id),
+        copies: copies.iter().position(|(own, _)| *own == id),
         expert: is_expert(id),
     };
     let shares: Vec<ParamShares> = ranges.into_iter().zip(params.iter()).map(share).collect();
-    let ends = if shares.iter().any(|share| share.twice) {
-        pp.some("pp ends", &[0, pp.size() - 1])
-    } else {
-        mesh.group(&[])
-    };
+    let of_copies = |(_, stages): &(ParamId, Vec<usize>)| pp.some("pp copies", stages);
+    let copies = copies.iter().map(of_copies).collect();
     let sharding = if whole { Sharding::NoShard } else { sharding };
     let (buckets, squares) = (params.buckets(), mesh.everybody());
     let [tp, etp] = [Axis::Tp, Axis::Etp].map(|axis| mesh.group(&[axis]));
-    Shares { params: shares, buckets, num_slots, replicas, experts, sharding, whole, squares, tp, etp, ends }
+    Shares {
+        params: shares,
+        buckets,
+        num_slots,
+        replicas,
+        experts,
+        sharding,
+        whole,
+        squares,
+        tp,
+        etp,
+        copies,
+    }
 }
 
 /// Sums over all ranks: the loss, which the last stage has, and the number of valid tokens, which every stage has.

@@ -110,8 +110,8 @@ impl<'a> Pipeline<'a> {
         let mut waiting: BTreeMap<(usize, usize), Waiting<'a>> = BTreeMap::new();
         let mut owed: BTreeMap<(usize, usize), Vec<DeferredGrads<'a>>> = BTreeMap::new();
         let mut returning: Vec<Option<Flying>> = (0..chunks).map(|_| None).collect();
-        // Segments of two streams share weights, so sums over ranks wait until all have contributed.
-        let repeats = self.model.spec.source > 0;
+        // Sums over ranks wait until all segments that share a weight have contributed.
+        let repeats = self.model.spec.segments_share_weights();
         let now = || self.watch.now(&self.device.mesh);
         for act in acts {
             self.arrived.set(now());

@@ -1,6 +1,7 @@
 //! Features of single families over ranks, compared with one rank as in `mesh.rs`.
 
-use fathom_model::{Biases, Family, LayerSpec, Mlp, Residual, Spec};
+use fathom_grad::CpComm;
+use fathom_model::{Biases, EncoderHead, Family, LayerSpec, Mlp, Residual, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{Activation, DType, NormKind};
 use fathom_train::parallel::Sharding;
@@ -49,6 +50,51 @@ fn cohere2(tied: bool) -> Spec {
 fn falcon(tied: bool) -> Spec {
     let spec = Spec { family: Family::named("falcon"), head_bias: false, ..phi(tied) };
     spec.with_residual(Residual::Parallel)
+}
+
+/// Like BLOOM: slopes by distance, and a norm after the embedding.
+fn bloom(tied: bool) -> Spec {
+    let layer = LayerSpec::decoder(None, None);
+    let (family, slopes, ropes) = (Family::named("bloom"), true, Vec::new());
+    let spec = Spec { family, slopes, ropes, embed_norm: true, head_bias: false, kv_heads: 4, ..phi(tied) };
+    Spec { layers: vec![layer; spec.layers.len()], ..spec }.with_residual(Residual::Pre)
+}
+
+/// Each rank has the slopes of its own heads, also of heads that it has for a part of the tokens of others.
+#[test]
+fn ranks_share_the_slopes_of_their_heads() {
+    let case = Case { spec: bloom, ..ONE };
+    for sequence_parallel in [false, true] {
+        check(Case { grid: Grid { tp: 2, sequence_parallel, ..GRID }, tile_rows: Some(128), ..case }, false);
+    }
+    for cp_comm in [CpComm::P2p, CpComm::AllGather, CpComm::A2a] {
+        check(Case { grid: Grid { cp: 2, ..GRID }, cp_comm, ..case }, false);
+    }
+    let comm = CpComm::A2aP2p { inner: 2 };
+    check(Case { grid: Grid { cp: 4, ..GRID }, cp_comm: comm, ..case }, false);
+    check(Case { grid: Grid { cp: 2, tp: 2, ..GRID }, cp_comm: CpComm::A2a, ..case }, false);
+    check(Case { grid: Grid { pp: 2, ..GRID }, ..case }, true);
+    check(Case { grid: Grid { pp: 2, ..GRID }, tied: true, ..case }, false);
+    check(Case { grid: Grid { dp: 2, ..GRID }, sharding: Sharding::OptimGradsParams, ..case }, false);
+    let sequence = Grid { tp: 2, sequence_parallel: true, ..GRID };
+    moves(case, [GRID, sequence, Grid { pp: 2, dp: 2, ..GRID }, GRID], 100);
+}
+
+/// An encoder with random weights and its masked-language head.
+fn encoder(name: &str) -> Spec {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/masked").join(name);
+    let spec = fathom_model::open_any_config(&folder).unwrap().0.with_encoder_head(EncoderHead::Masked);
+    Spec { learned_positions: spec.learned_positions.map(|_| 400), hidden: 128, ..spec }
+}
+
+/// MPNet's biases and DeBERTa's distances are weights of all layers: their gradients are summed after the first layer's.
+#[test]
+fn replicas_sum_the_gradients_of_tables_that_layers_share() {
+    for spec in [(|_| encoder("mpnet")) as fn(bool) -> Spec, |_| encoder("deberta")] {
+        for sharding in [Sharding::NoShard, Sharding::Optim, Sharding::OptimGradsParams] {
+            check(Case { spec, grid: Grid { dp: 2, ..GRID }, sharding, ..ONE }, false);
+        }
+    }
 }
 
 #[test]

@@ -90,7 +90,29 @@ fn encoder_decoders_have_the_losses_of_one_rank() {
     for sequence_parallel in [false, true] {
         check(Case { grid: Grid { tp: 2, sequence_parallel, ..GRID }, ..case }, false);
     }
+    for sharding in [Sharding::NoShard, Sharding::Optim, Sharding::OptimGrads, Sharding::OptimGradsParams] {
+        check(Case { grid: Grid { dp: 2, ..GRID }, sharding, ..case }, false);
+    }
     check(Case { spec: umt5, grid: Grid { pp: 2, ..GRID }, ..ONE }, true);
+}
+
+/// Each stage has a copy of the table of distances of a stack whose layers it shares with others.
+#[test]
+fn stages_share_the_tables_of_distances_of_their_stacks() {
+    let two = Grid { pp: 2, ..GRID };
+    for layout in [&[1, 3][..], &[3, 1]] {
+        check(Case { spec: t5, grid: two, layout, ..ONE }, false);
+    }
+    check(Case { spec: t5, grid: Grid { pp: 4, ..GRID }, ..ONE }, false);
+    check(Case { spec: t5, grid: two, chunks: 2, ..ONE }, false);
+    for pp in [2, 4] {
+        check(Case { spec: t5, grid: Grid { tp: 2, pp, sequence_parallel: true, ..GRID }, ..ONE }, false);
+        for sharding in [Sharding::Optim, Sharding::OptimGradsParams] {
+            check(Case { spec: t5, grid: Grid { dp: 2, pp, ..GRID }, sharding, ..ONE }, false);
+        }
+    }
+    let case = Case { spec: t5, ..ONE };
+    moves(case, [GRID, Grid { pp: 4, ..GRID }, two, GRID], 60);
 }
 
 #[test]

@@ -11,6 +11,8 @@ mod task;
 
 use std::sync::atomic::AtomicU32;
 
+use fathom_tensor::DistanceTerms;
+
 use super::bias::Lines;
 use super::mask::{self, Cover, Span};
 use super::pack::View;
@@ -37,11 +39,11 @@ pub fn bytes<U: Unit>(_: U, threads: usize, shape: &Shape, slices: usize) -> usi
 /// See `attention::backward`.
 pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Backward<'_>, workspace: *mut u8) {
     let layout = Layout::new::<U>(&op.shape, threads.count(), op.mask.slices.len());
-    let pass = Pass { op: *op, layout, base: aligned(workspace), wavefront: Wavefront::default() };
+    let (base, wavefront) = (aligned(workspace), Wavefront::default());
+    let room = (base.add(layout.lines).cast(), op.shape.heads);
+    let terms = op.bias.as_ref().map(|bias| bias.terms(room, 1.0 / op.options.scale, true));
+    let pass = Pass { op: *op, layout, base, terms, wavefront };
     pass.spans();
-    if let Some(bias) = &op.bias {
-        pass.lines(0).fill((bias, op.shape.heads), 1.0 / op.options.scale, true);
-    }
     let shared = SyncOperands::new(&pass);
     threads.run(layout.query_blocks, &|block, _| {
         // SAFETY: each task writes its own hull.
@@ -70,12 +72,6 @@ impl Pass<'_> {
         self.base.add(offset).cast()
     }
 
-    /// Lines of biases from a head on.
-    unsafe fn lines(&self, head: usize) -> Lines {
-        let span = self.op.shape.span;
-        Lines { data: self.at::<f32>(self.layout.lines).add(head * Lines::len(span)), span }
-    }
-
     /// Sums of score gradients by distance, of a key head's heads over a key block.
     unsafe fn sums(&self, head: usize, block: usize) -> Lines {
         let span = self.op.shape.span;
@@ -86,12 +82,13 @@ impl Pass<'_> {
     /// Adds the sums of all key blocks, ascending, to the gradient of biases.
     unsafe fn collect(&self) {
         let Some(bias) = self.op.bias.filter(|bias| !bias.gradient.is_null()) else { return };
+        let DistanceTerms::Buckets(buckets) = bias.terms else { return };
         for head in 0..self.op.shape.heads {
             let (key_head, inner) = (head / self.layout.group, head % self.layout.group);
             for block in 0..self.layout.key_blocks {
                 let sums = self.sums(key_head, block);
                 let data = sums.data.add(inner * Lines::len(sums.span));
-                Lines { data, ..sums }.collect(&bias, head);
+                Lines { data, ..sums }.collect((&bias, buckets), head);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! One task of the backward pass: the key blocks of a step against ascending query blocks.
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over the workspace layout
 
-use super::super::bias::{BiasBlock, Lines};
+use super::super::bias::{BiasBlock, Lines, Terms};
 use super::super::mask::{self, Bits, Cover, Edge, Span};
 use super::super::pack::{self, Both, Pack, Turn, Unpack};
 use super::super::product::Product;
@@ -259,11 +259,10 @@ impl<'a, U: Unit> Task<'a, U> {
                 add: false,
             });
         }
-        let bias = self.pass.op.bias;
-        let store = bias.is_some_and(|bias| !bias.gradient.is_null());
-        if bias.is_some() {
-            let lines = self.pass.lines(self.head * layout.group);
-            U::add_bias(&self.biased(block, (index, strip), cols, (own.s, lines)));
+        let store = self.pass.op.bias.is_some_and(|bias| !bias.gradient.is_null());
+        if let Some(terms) = self.pass.terms {
+            let terms = terms.at_head(self.head * layout.group);
+            U::add_bias(&self.biased(block, (index, strip), cols, (own.s, terms)));
         }
         let rows_at = (self.head * layout.query_blocks + block) * QUERIES;
         let p = self.at::<u32>(own.p);
@@ -286,7 +285,7 @@ impl<'a, U: Unit> Task<'a, U> {
             ldb: layout.words * LANES,
         });
         if store {
-            let sums = self.pass.sums(self.head, self.step * layout.blocks + index);
+            let sums = Terms::Lines(self.pass.sums(self.head, self.step * layout.blocks + index));
             U::sum_bias(&self.biased(block, (index, strip), cols, (own.dp, sums)));
         }
         for (a, b, c) in [(p, own.dout_along, own.dv), (ds, own.q_along, own.dk)] {
@@ -305,13 +304,13 @@ impl<'a, U: Unit> Task<'a, U> {
         }
     }
 
-    /// A strip of scores or their gradients, with lines of the key head's heads.
+    /// A strip of scores or their gradients, with terms of the key head's heads.
     fn biased(
         &self,
         block: usize,
         (index, strip): (usize, usize),
         range: (usize, usize),
-        (s, lines): (usize, Lines),
+        (s, terms): (usize, Terms),
     ) -> BiasBlock<'a> {
         let (mask, group, key) = (self.pass.op.mask, self.pass.layout.group, &self.keys[index]);
         let first = (key.start + strip * SUB).min(key.end);
@@ -322,7 +321,7 @@ impl<'a, U: Unit> Task<'a, U> {
             rows: Edge { first, rows, group: 1, pos: mask.pos_k },
             cols: Edge { first: block * QUERIES, rows: queries, group, pos: mask.pos_q },
             range,
-            lines,
+            terms,
         }
     }
 
@@ -364,6 +363,7 @@ impl<'a, U: Unit> Task<'a, U> {
 pub(super) struct Pass<'a> {
     pub(crate) op: Backward<'a>,
     pub(crate) layout: Layout,
+    pub(super) terms: Option<Terms>,
     pub(super) base: *mut u8,
     pub(super) wavefront: Wavefront,
 }

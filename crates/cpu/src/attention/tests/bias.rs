@@ -6,7 +6,7 @@ use super::*;
 fn biased(elem: Elem, tokens: usize, heads: [usize; 2], buckets: Buckets) -> Problem {
     problem(elem, tokens, heads[0], heads[1], 64).with(|p| {
         let table = noise(11, heads[0] * buckets.count).into_iter().map(|x| 3.0 * x).collect();
-        p.bias = Some((table, buckets));
+        p.bias = Some((table, DistanceTerms::Buckets(buckets)));
         p.shape.span = buckets.max_distance;
     })
 }
@@ -29,6 +29,64 @@ fn biases_follow_the_reference() {
         biased(e, 500, [2, 2], CAUSAL).rows(170, 330).with(|p| p.sinks = Some(vec![-1.0, 2.0]))
     });
     check_both("unscaled", |e| biased(e, 150, [2, 2], TWO_SIDED).with(full).with(|p| p.options.scale = 1.0));
+}
+
+/// A problem with slopes, of which one is 0.
+fn sloped(elem: Elem, tokens: usize, heads: [usize; 2]) -> Problem {
+    problem(elem, tokens, heads[0], heads[1], 64).with(|p| {
+        let slopes = (0..heads[0]).map(|head| 0.3 * head as f32).collect();
+        p.bias = Some((slopes, DistanceTerms::Slopes));
+    })
+}
+
+#[test]
+fn slopes_follow_the_reference() {
+    check_both("causal, far", |e| sloped(e, 400, [2, 2]));
+    check_both("groups", |e| sloped(e, 170, [3, 1]));
+    check_both("packed", |e| sloped(e, 300, [4, 2]).documents(&[1, 60, 128, 220, 300], None));
+    check_both("descending", |e| sloped(e, 200, [2, 1]).with(|p| p.pos_k.reverse()));
+    check_both("one query", |e| sloped(e, 300, [8, 8]).rows(1, 299));
+    check_both("a window", |e| sloped(e, 300, [2, 2]).documents(&[300], Some(40)));
+    check_both("a chunk with sinks", |e| {
+        sloped(e, 500, [2, 2]).rows(170, 330).with(|p| p.sinks = Some(vec![-1.0, 2.0]))
+    });
+}
+
+/// A document that begins with a block of keys has the bits that it has alone.
+#[test]
+fn slopes_of_a_document_do_not_depend_on_those_before_it() {
+    let (tokens, width) = (150, 2 * 64);
+    for elem in [Elem::F32, Elem::Bf16] {
+        for isa in families() {
+            for before in [KEYS, 3 * KEYS] {
+                let packed =
+                    sloped(elem, before + tokens, [2, 2]).documents(&[before, before + tokens], None);
+                let mut alone = sloped(elem, tokens, [2, 2]);
+                for (own, all) in [&mut alone.q, &mut alone.k, &mut alone.v, &mut alone.dout]
+                    .into_iter()
+                    .zip([&packed.q, &packed.k, &packed.v, &packed.dout])
+                {
+                    own.copy_from_slice(&all[before * width..]);
+                }
+                let (packed, alone) = (packed.run(isa, 2), alone.run(isa, 1));
+                assert!(packed.out[before * width..] == alone.out[..], "{}, {before} before", isa.name());
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "slopes have no gradient")]
+fn slopes_are_constants() {
+    let (slopes, mut gradient) = ([0.5f32], [0.0f32]);
+    let bias = Bias {
+        table: slopes.as_ptr(),
+        gradient: gradient.as_mut_ptr(),
+        strides: [1; 2],
+        terms: DistanceTerms::Slopes,
+    };
+    let Problem { shape, options, .. } = problem(Elem::F32, 4, 1, 1, 8);
+    shape.check_bias(&options, Some(&bias));
 }
 
 #[test]

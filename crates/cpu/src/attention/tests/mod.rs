@@ -13,7 +13,7 @@ use super::*;
 use crate::elementwise::{Place, SinksBackward, sinks_backward};
 use crate::isa::Isa;
 use crate::mat::Mat;
-use fathom_tensor::Buckets;
+use fathom_tensor::{Buckets, DistanceTerms};
 use reference::{Reference, reference};
 
 /// Inputs and parameters of a run, in f32; the kernels see them as `elem`.
@@ -29,8 +29,8 @@ pub struct Problem {
     pub v: Vec<f32>,
     pub dout: Vec<f32>,
     pub sinks: Option<Vec<f32>>,
-    /// Table of biases, and its columns.
-    pub bias: Option<(Vec<f32>, Buckets)>,
+    /// Table of biases, and the terms of distances.
+    pub bias: Option<(Vec<f32>, DistanceTerms)>,
 }
 
 /// Results of the kernels.
@@ -169,11 +169,15 @@ impl Problem {
         let mut work = workspace(bytes_forward);
         let (options, mask, [q, k, v]) = (self.options, self.mask(), [q.rows(), k.rows(), v.rows()]);
         let mut d_bias = self.bias.as_ref().map_or(Vec::new(), |(table, _)| vec![0.0; table.len()]);
-        let bias = self.bias.as_ref().map(|(table, buckets)| Bias {
+        let gradient = |terms: &DistanceTerms, sums: *mut f32| match terms {
+            DistanceTerms::Buckets(_) => sums,
+            DistanceTerms::Slopes => std::ptr::null_mut(),
+        };
+        let bias = self.bias.as_ref().map(|(table, terms)| Bias {
             table: table.as_ptr(),
-            gradient: d_bias.as_mut_ptr(),
+            gradient: gradient(terms, d_bias.as_mut_ptr()),
             strides: [self.shape.heads; 2],
-            buckets: *buckets,
+            terms: *terms,
         });
         let (sinks, to, sums) = (self.sinks.as_deref(), out.rows_mut(), lse.as_mut_ptr());
         let resume = false;

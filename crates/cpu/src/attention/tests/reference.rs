@@ -1,5 +1,7 @@
 //! Attention and its gradients by the formula, one pair at a time, in f64.
 
+use fathom_tensor::DistanceTerms;
+
 use super::Problem;
 
 /// Expected results.
@@ -58,11 +60,17 @@ fn row(p: &Problem, r: &mut Reference, (i, head): (usize, usize), at: usize, key
         return;
     }
     let q = &p.q[at..at + d];
+    // A term, and the element of the table's gradient, if it has one.
     let of_bias = |j: usize| {
-        let (table, buckets) = p.bias.as_ref()?;
+        let (table, terms) = p.bias.as_ref()?;
         let distance = i64::from(p.pos_k[j]) - i64::from(p.pos_q[i]);
-        let at = buckets.of(distance) * p.shape.heads + head;
-        Some((at, f64::from(table[at])))
+        Some(match terms {
+            DistanceTerms::Buckets(buckets) => {
+                let at = buckets.of(distance) * p.shape.heads + head;
+                (Some(at), f64::from(table[at]))
+            }
+            DistanceTerms::Slopes => (None, f64::from(table[head]) * distance as f64),
+        })
     };
     // Logits, and their derivatives with respect to the raw score.
     let logits: Vec<(f64, f64)> = seen
@@ -92,7 +100,7 @@ fn row(p: &Problem, r: &mut Reference, (i, head): (usize, usize), at: usize, key
     let delta: f64 = (0..d).map(|c| r.out[at + c] * f64::from(dout[c])).sum();
     for ((&j, &w), &(_, slope)) in seen.iter().zip(&weights).zip(&logits) {
         let d_score = w * (dot(dout, &p.v[key(j)..key(j) + d]) - delta);
-        if let Some((at, _)) = of_bias(j) {
+        if let Some((Some(at), _)) = of_bias(j) {
             r.d_bias[at] += d_score;
         }
         let ds = d_score * slope;

@@ -1,7 +1,7 @@
 //! Selection of the attention calls for the library, and their description to it.
 //!
 //! The library handles masks that the host knows as packed sequences ([`fathom_tensor::PackedMask`]) and 16-bit
-//! operands. Everything else is for kernels: other masks, sinks, capped scores.
+//! operands. Everything else is for kernels: other masks, sinks, capped scores, biases.
 //!
 //! Consecutive documents are one call for a group of heads, whose results are written to their destination. If the keys
 //! are only some of those that the queries attend to ([`fathom_tensor::Mask::partial`]: ring steps, gathered keys),
@@ -107,7 +107,8 @@ struct Described<'a> {
 impl<'a> Described<'a> {
     /// The call, if the library may support it.
     fn of(op: &'a Attention<'a>, backward: Option<&AttentionBackward<'a>>, ws: &'a Tensor) -> Option<Self> {
-        let plain = op.softcap == 0.0 && op.sinks.is_none() && op.head_dim.is_multiple_of(8);
+        let plain =
+            op.softcap == 0.0 && op.sinks.is_none() && op.bias.is_none() && op.head_dim.is_multiple_of(8);
         if !plain || op.q.is_empty() || op.k.is_empty() {
             return None;
         }

@@ -1,8 +1,8 @@
 //! Attention under masks of slices.
 
 use fathom_tensor::{
-    Attention, AttentionBackward, Buckets, Category, DType, Device, DistanceBias, Extent, Mask,
-    SinksBackward, Slice, Tensor,
+    Attention, AttentionBackward, Buckets, Category, DType, Device, DistanceBias, DistanceTerms, Extent,
+    Mask, SinksBackward, Slice, Tensor,
 };
 
 use fathom_cuda::kernels;
@@ -43,7 +43,7 @@ struct Case {
     first: i32,
     softcap: f32,
     sinks: bool,
-    buckets: Option<Buckets>,
+    terms: Option<DistanceTerms>,
     types: [DType; 2],
 }
 
@@ -61,7 +61,7 @@ const CASE: Case = Case {
     first: 0,
     softcap: 0.0,
     sinks: false,
-    buckets: None,
+    terms: None,
     types: [DType::F32; 2],
 };
 
@@ -79,10 +79,10 @@ fn call(device: &Device, case: Case, slices: &[Slice], counted: bool) -> Vec<Ten
     let sinks = device.from_f32(1, heads, &super::numbers(heads, 4), Category::Data);
     let plain = Attention::plain([&q, &k, &v], [&out, &lse], &mask, dim);
     let (scale, softcap) = (1.6 / (dim as f32).sqrt(), case.softcap);
-    let rows = case.buckets.map_or(1, |buckets| buckets.count);
+    let rows = case.terms.map_or(1, DistanceTerms::rows);
     let [table, dbias] =
         [7, 8].map(|seed| device.from_f32(rows, heads, &numbers(rows * heads, seed), Category::Data));
-    let bias = |gradient| case.buckets.map(|buckets| DistanceBias { table: &table, buckets, gradient });
+    let bias = |gradient| case.terms.map(|terms| DistanceBias { table: &table, terms, gradient });
     let forward =
         Attention { scale, softcap, sinks: case.sinks.then_some(&sinks), bias: bias(None), ..plain };
     let scratch = |backward| {
@@ -97,8 +97,9 @@ fn call(device: &Device, case: Case, slices: &[Slice], counted: bool) -> Vec<Ten
     // The gradient's inputs have q's storage type; the forward pass's results may be f32.
     let stored = blank(device, shapes[0], of);
     device.machine.copy(&out, &stored);
+    let gradient = Some(&dbias).filter(|_| case.terms != Some(DistanceTerms::Slopes));
     let backward = AttentionBackward {
-        forward: Attention { out: &stored, bias: bias(Some(&dbias)), ..forward },
+        forward: Attention { out: &stored, bias: bias(gradient), ..forward },
         dout: &dout,
         dq: &dq,
         dk: &dk,
@@ -150,8 +151,22 @@ fn biases_by_distance() {
         ),
     ] {
         for types in [[DType::F32; 2], [DType::Bf16; 2]] {
-            let case = Case { buckets: Some(buckets), tokens, first, types, heads: [4, 4], ..CASE };
+            let terms = Some(DistanceTerms::Buckets(buckets));
+            let case = Case { terms, tokens, first, types, heads: [4, 4], ..CASE };
             same_within("biases", case.rounding(), |device| call(device, case, &slices, false));
+        }
+    }
+}
+
+#[test]
+fn slopes_by_distance() {
+    let documents = [Slice::causal(0..60, 0..60, None), Slice::causal(60..150, 60..150, None)];
+    for (tokens, first, slices) in
+        [([45, 200], 155, vec![Slice::causal(0..45, 0..200, None)]), ([150, 150], 0, documents.to_vec())]
+    {
+        for types in [[DType::F32; 2], [DType::Bf16; 2]] {
+            let case = Case { terms: Some(DistanceTerms::Slopes), tokens, first, types, ..CASE };
+            same_within("slopes", case.rounding(), |device| call(device, case, &slices, false));
         }
     }
 }

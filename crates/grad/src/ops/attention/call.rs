@@ -26,4 +26,6 @@ pub struct AttentionUse {
     /// together, or this many for each document, which then attends separately: its result does not depend on concurrent
     /// documents.
     pub apart: Option<usize>,
+    /// Whether the batch's slopes by distance ([`Batch::slopes`](crate::Batch::slopes)) are added to scores.
+    pub slopes: bool,
 }

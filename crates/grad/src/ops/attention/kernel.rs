@@ -17,7 +17,7 @@ pub(super) struct Heads<'a> {
     pub results: [&'a Tensor; 2],
     /// [1, heads].
     pub sinks: Option<&'a Tensor>,
-    /// Terms by distance, f32 [buckets, heads].
+    /// Terms by distance.
     pub bias: Option<DistanceBias<'a>>,
     /// Minimum number of keys for which scratch is allocated, so that memory does not depend on the masks.
     pub least_keys: usize,

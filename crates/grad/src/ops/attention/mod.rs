@@ -10,7 +10,7 @@ mod ring;
 
 use std::ops::Range;
 
-use fathom_tensor::{Buckets, Category, DType, DistanceBias, Mask, SinksBackward, Tensor};
+use fathom_tensor::{Buckets, Category, DType, DistanceBias, DistanceTerms, Mask, SinksBackward, Tensor};
 
 pub use call::{AttentionUse, Keys};
 use kernel::{Gradients, Heads};
@@ -113,7 +113,7 @@ impl Attention {
         results: [&Tensor; 2],
         [sinks, table]: [Option<&Tensor>; 2],
     ) {
-        let ([q, k, v], [out, lse]) = (qkv, results);
+        let ([q, k, v], [out, lse], table) = (qkv, results, table.or(self.slopes(x)));
         if x.batch.masks.get(self.how.mask).is_some_and(|mask| mask.pages.is_some()) {
             // Keys in pages may have another width than their heads.
             let bias = self.bias([table, None]);
@@ -145,9 +145,18 @@ impl Attention {
         }
     }
 
-    /// Some heads' rows of the table of biases, and of its gradient if that is wanted.
+    /// Some heads' columns of the table of biases or slopes, and of its gradient if that is wanted.
     fn bias<'a>(&self, [table, gradient]: [Option<&'a Tensor>; 2]) -> Option<DistanceBias<'a>> {
-        Some(DistanceBias { table: table?, buckets: self.buckets?, gradient })
+        let terms = self.buckets.map_or(DistanceTerms::Slopes, DistanceTerms::Buckets);
+        Some(DistanceBias { table: table?, terms, gradient })
+    }
+
+    /// The slopes of this rank's heads, if scores have them.
+    #[track_caller]
+    fn slopes<'a>(&self, x: &Exec<'a>) -> Option<&'a Tensor> {
+        let slopes = x.batch.slopes.as_ref().filter(|_| self.how.slopes);
+        assert_eq!(slopes.is_some(), self.how.slopes, "attention: a batch without slopes");
+        slopes
     }
 
     /// The gradients of the inputs, from all keys. Sinks are included in the statistics.
@@ -158,7 +167,7 @@ impl Attention {
         dout: &Tensor,
         (dqkv, dtable): ([&Tensor; 3], Option<&Tensor>),
     ) {
-        let table = self.buckets.map(|_| saved.input(3));
+        let table = self.buckets.map(|_| saved.input(3)).or(self.slopes(x));
         let [q, k, v] = [0, 1, 2].map(|index| saved.input(index));
         for [wide, narrow, heads] in self.groups(x, q, k) {
             let part = |tensor: &Tensor, cols: &Range<usize>| tensor.view_cols(cols.clone());

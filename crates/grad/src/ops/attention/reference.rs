@@ -1,9 +1,10 @@
 //! Scaled dot-product attention (Vaswani et al., 2017, eq. 1) with the whole score matrix. Query head h reads key head
 //! `h / (heads / kv_heads)` (grouped queries: Ainslie et al., 2023). Scores may be capped, `cap tanh(s / cap)` (Gemma
 //! 2, 2024, section 2), and a sink is a logit that is added to the denominator and has no value (gpt-oss, 2025, section
-//! 2.2). A bias of a score is a number by head and distance (T5: Raffel et al., 2020, section 2.1).
+//! 2.2). A bias of a score is a number by head and distance (T5: Raffel et al., 2020, section 2.1), or a slope by head times
+//! the distance (ALiBi: Press et al., 2022, section 3).
 
-use fathom_tensor::Buckets;
+use fathom_tensor::DistanceTerms;
 
 use super::call::AttentionUse;
 use crate::testing::{Matrix, Stream};
@@ -15,7 +16,7 @@ pub(crate) fn attention(
     stream: &Stream,
     how: AttentionUse,
     sinks: Option<&Matrix>,
-    bias: Option<(&Matrix, Buckets)>,
+    bias: Option<(&Matrix, DistanceTerms)>,
 ) -> Matrix {
     let AttentionUse { head_dim, scale, softcap, .. } = how;
     let (heads, kv_heads) = (q.cols / head_dim, k.cols / head_dim);
@@ -28,7 +29,10 @@ pub(crate) fn attention(
             let score = |j: usize| {
                 let dot: f64 = (0..head_dim).map(|c| q[(i, at + c)] * k[(j, kv_at + c)]).sum();
                 let distance = i64::from(stream.positions[j] - stream.positions[i]);
-                let term = bias.map_or(0.0, |(table, buckets)| table[(buckets.of(distance), head)]);
+                let term = bias.map_or(0.0, |(table, terms)| match terms {
+                    DistanceTerms::Buckets(buckets) => table[(buckets.of(distance), head)],
+                    DistanceTerms::Slopes => table[(0, head)] * distance as f64,
+                });
                 if softcap == 0.0 { scale * dot + term } else { softcap * (scale * dot / softcap).tanh() }
             };
             let weights: Vec<f64> = attended.iter().map(|j| score(*j).exp()).collect();

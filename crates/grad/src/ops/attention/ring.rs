@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use fathom_tensor::mesh::Flying;
-use fathom_tensor::{Category, DType, Tensor};
+use fathom_tensor::{Category, DType, DistanceBias, Tensor};
 
 use super::super::circle::{Columns, Return, assemble, deliver};
 use super::kernel::{Gradients, Heads};
@@ -82,12 +82,26 @@ pub(super) fn forward(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>) {
     let part_out = x.device.empty(tokens, cols, out.dtype(), Category::Comm);
     let part_lse = x.device.empty(tokens, cols / heads.how.head_dim, lse.dtype(), Category::Comm);
     let sinks = heads.sinks.map(|sinks| share(ring, sinks));
+    let tables = shared_tables(ring, heads);
+    let (sinks, bias) = (sinks.as_ref(), bias_of(heads, &tables));
     let qkv = [&parts[0], &parts[1], &parts[2]];
-    around(x, ring, &Heads { qkv, results: [&part_out, &part_lse], sinks: sinks.as_ref(), ..*heads });
+    around(x, ring, &Heads { qkv, results: [&part_out, &part_lse], sinks, bias, ..*heads });
     drop(parts);
     let back = |part, columns, target| Return { part, columns, target };
     let returns = [back(&part_out, width, out), back(&part_lse, Columns::Heads(1), lse)];
     deliver(x, &ring.inner, "all_to_all", &returns);
+}
+
+/// This rank's columns of the table of biases, and of its gradient.
+fn shared_tables(ring: &Ring, heads: &Heads<'_>) -> [Option<Tensor>; 2] {
+    let tables = heads.bias.map_or([None; 2], |bias| [Some(bias.table), bias.gradient]);
+    tables.map(|table| table.map(|table| share(ring, table)))
+}
+
+/// The biases of some heads, from these columns.
+fn bias_of<'a>(heads: &Heads<'_>, [table, gradient]: &'a [Option<Tensor>; 2]) -> Option<DistanceBias<'a>> {
+    let terms = heads.bias?.terms;
+    Some(DistanceBias { table: table.as_ref()?, terms, gradient: gradient.as_ref() })
 }
 
 /// This rank's columns, with one column per head.
@@ -142,7 +156,8 @@ pub(super) fn backward(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>, gradients: 
     let [q, k, v, out, lse, dout] = [0, 1, 2, 3, 4, 5].map(|index: usize| &parts[index]);
     let like = |tensor: &Tensor| x.device.empty(tensor.rows(), tensor.cols(), tensor.dtype(), Category::Comm);
     let [dq, dk, dv] = [q, k, v].map(like);
-    let part = Heads { qkv: [q, k, v], results: [out, lse], ..*heads };
+    let tables = shared_tables(ring, heads);
+    let part = Heads { qkv: [q, k, v], results: [out, lse], bias: bias_of(heads, &tables), ..*heads };
     backward_around(x, ring, &part, &Gradients { dout, dqkv: [&dq, &dk, &dv] });
     drop(parts);
     let targets = [&dq, &dk, &dv].into_iter().zip(gradients.dqkv);

@@ -1,6 +1,6 @@
 //! Heads, windows, packed documents, caps and sinks against the reference.
 
-use fathom_tensor::{Buckets, Slice};
+use fathom_tensor::{Buckets, DistanceTerms, Slice};
 
 use super::call::{AttentionUse, Keys};
 use super::reference::attention;
@@ -34,6 +34,7 @@ fn check(case: &Case) {
         scale: 1.0 / (head_dim as f32).sqrt(),
         softcap,
         apart: None,
+        slopes: false,
     };
     let parts = |x: &Matrix| [x.columns(0..q), x.columns(q..q + k), x.columns(q + k..q + 2 * k)];
     testing::check(&testing::Case {
@@ -111,7 +112,15 @@ fn softcap_and_sinks() {
 #[track_caller]
 fn check_biased(heads: usize, kv_heads: usize, buckets: Buckets, stream: &Stream) {
     let (head_dim, q, k) = (16, heads * 16, kv_heads * 16);
-    let how = AttentionUse { keys: Keys::Own, mask: 0, head_dim, scale: 0.5, softcap: 0.0, apart: None };
+    let how = AttentionUse {
+        keys: Keys::Own,
+        mask: 0,
+        head_dim,
+        scale: 0.5,
+        softcap: 0.0,
+        apart: None,
+        slopes: false,
+    };
     testing::check(&testing::Case {
         what: format!("{heads} heads on {kv_heads}, {buckets:?}, {:?}", stream.slices),
         cols: q + 2 * k,
@@ -125,7 +134,8 @@ fn check_biased(heads: usize, kv_heads: usize, buckets: Buckets, stream: &Stream
         },
         reference: &|x, p| {
             let [q, k, v] = [x.columns(0..q), x.columns(q..q + k), x.columns(q + k..q + 2 * k)];
-            attention([&q, &k, &v], stream, how, None, Some((&p[0], buckets)))
+            let bias = (&p[0], DistanceTerms::Buckets(buckets));
+            attention([&q, &k, &v], stream, how, None, Some(bias))
         },
         penalty: None,
     });
@@ -140,4 +150,46 @@ fn biases_by_distance() {
     let mut stream = documents(&[40], None);
     stream.slices = vec![Slice::full(0..40, 0..40)];
     check_biased(2, 2, both, &stream);
+}
+
+/// Slopes by distance.
+#[track_caller]
+fn check_sloped(heads: usize, kv_heads: usize, stream: Stream) {
+    let (head_dim, q, k) = (16, heads * 16, kv_heads * 16);
+    let how = AttentionUse {
+        keys: Keys::Own,
+        mask: 0,
+        head_dim,
+        scale: 0.5,
+        softcap: 0.0,
+        apart: None,
+        slopes: true,
+    };
+    let slopes: Vec<f32> = (0..heads).map(|head| 0.5f32.powi(head as i32)).collect();
+    let mut row = Matrix::zeros(1, heads);
+    slopes.iter().enumerate().for_each(|(head, slope)| row[(0, head)] = f64::from(*slope));
+    let stream = &Stream { slopes: Some(slopes), ..stream };
+    testing::check(&testing::Case {
+        what: format!("{heads} sloped heads on {kv_heads}, {:?}", stream.slices),
+        cols: q + 2 * k,
+        params: vec![],
+        wide_params: true,
+        stream: stream.clone(),
+        record: &|cx, x, _| {
+            let [q, k, v] = cx.split(["q", "k", "v"], x, [q, k, k], None);
+            cx.attention(q, k, v, how, None)
+        },
+        reference: &|x, _| {
+            let [q, k, v] = [x.columns(0..q), x.columns(q..q + k), x.columns(q + k..q + 2 * k)];
+            attention([&q, &k, &v], stream, how, None, Some((&row, DistanceTerms::Slopes)))
+        },
+        penalty: None,
+    });
+}
+
+#[test]
+fn slopes_by_distance() {
+    check_sloped(2, 2, documents(&[45], None));
+    check_sloped(4, 2, documents(&[20, 1, 17], None));
+    check_sloped(3, 1, documents(&[50], Some(9)));
 }
