@@ -12,6 +12,7 @@ from pathlib import Path
 import sentence_transformers
 import torch
 import transformers
+from masked import randomise
 from safetensors.torch import save_file
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
@@ -122,14 +123,6 @@ def cases():
         "deberta_own_keys": (DebertaV2ForSequenceClassification, DebertaV2Config(num_labels=2, **own), pieces),
         "deberta_custom": (lambda config: Custom(config, 5), DebertaV2Config(**deberta_sizes(of_pieces)), pieces),
     }
-
-
-def randomise(model, generator):
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            noise = torch.randn(weight.shape, generator=generator)
-            is_norm = "norm" in name.lower()
-            weight.copy_(0.1 * noise + (1.0 if is_norm and name.endswith("weight") else 0.0) if weight.dim() == 1 else 0.2 * noise)
 
 
 def made(name, make, config):

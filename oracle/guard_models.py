@@ -16,14 +16,12 @@ import http.client
 import json
 import math
 import pathlib
-import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
-from guard_rivals import WORDS, Server
+from guard_rivals import WORDS, Server, started
 
 CHAT = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
 
@@ -130,14 +128,8 @@ class Model:
 
     def __init__(self, fathom, models, guard=None):
         args = [fathom, "serve", *map(str, models), "--port", "0"] + (["--guard", str(guard)] if guard else [])
-        self.process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        found = None
-        while not found:
-            line = self.process.stdout.readline()
-            if not line:
-                raise SystemExit("the server did not start")
-            found = re.search(r"(\d+\.\d+\.\d+\.\d+:\d+)", line)
-        self.host, self.railed = found.group(1), guard is not None
+        self.process, self.host = started(args)
+        self.railed = guard is not None
 
     def answer(self, model, question, tokens):
         """Seconds to the first text and to the end, and the calls of models by rails."""

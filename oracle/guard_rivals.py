@@ -83,6 +83,15 @@ def texts(count, seed):
     return all_texts
 
 
+def started(args):
+    """A server as a process, and its address."""
+    process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    while line := process.stdout.readline():
+        if found := re.search(r"(\d+\.\d+\.\d+\.\d+:\d+)", line):
+            return process, found.group(1)
+    raise SystemExit("the server did not start")
+
+
 class Server:
     """`fathom guard serve` with a configuration, or `fathom serve` of a model with one or without."""
 
@@ -93,14 +102,7 @@ class Server:
         args = [fathom, "guard", "serve", "--config", self.folder.name, "--port", "0"]
         if model:
             args = [fathom, "serve", model, "--port", "0", *(["--guard", self.folder.name] if rails else [])]
-        self.process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        found = None
-        while not found:
-            line = self.process.stdout.readline()
-            if not line:
-                raise SystemExit("the server did not start")
-            found = re.search(r"(\d+\.\d+\.\d+\.\d+:\d+)", line)
-        self.host = found.group(1)
+        self.process, self.host = started(args)
 
     def connect(self):
         return http.client.HTTPConnection(self.host)

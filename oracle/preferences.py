@@ -16,8 +16,8 @@ import torch
 import transformers as tf
 import trl
 from datasets import Dataset, disable_caching, disable_progress_bars
+from sft import watched
 from tokenizers import Tokenizer, models, pre_tokenizers
-from torch.utils.data import SequentialSampler
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
@@ -122,20 +122,6 @@ def tokenizer():
     made = Tokenizer(models.WordLevel({f"w{i:02}": i for i in range(VOCAB)}, unk_token="w00"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tf.PreTrainedTokenizerFast(tokenizer_object=made, bos_token="w01", eos_token="w02", pad_token="w00")
-
-
-def watched(kind):
-    class Watched(kind):
-        def _get_train_sampler(self, *args, **kwargs):
-            return SequentialSampler(self.train_dataset)
-
-        def compute_loss(self, *args, **kwargs):
-            result = super().compute_loss(*args, **kwargs)
-            loss = result[0] if isinstance(result, tuple) else result
-            self.seen = getattr(self, "seen", []) + [loss.item()]
-            return result
-
-    return Watched
 
 
 def train(kind, config, rows, how, reference=False, model=None):

@@ -64,15 +64,20 @@ def make_rows():
     return rows
 
 
-class Watched(SFTTrainer):
-    def _get_train_sampler(self, *args, **kwargs):
-        return SequentialSampler(self.train_dataset)
+def watched(kind):
+    """A trainer of a kind that takes rows in order and notes the loss of each batch in `seen`."""
 
-    def compute_loss(self, *args, **kwargs):
-        result = super().compute_loss(*args, **kwargs)
-        loss = result[0] if isinstance(result, tuple) else result
-        self.seen = getattr(self, "seen", []) + [loss.item()]
-        return result
+    class Watched(kind):
+        def _get_train_sampler(self, *args, **kwargs):
+            return SequentialSampler(self.train_dataset)
+
+        def compute_loss(self, *args, **kwargs):
+            result = super().compute_loss(*args, **kwargs)
+            loss = result[0] if isinstance(result, tuple) else result
+            self.seen = getattr(self, "seen", []) + [loss.item()]
+            return result
+
+    return Watched
 
 
 def train(rows, mask, batch=4, accumulate=1, packed=False, loss_type="nll"):
@@ -88,7 +93,7 @@ def train(rows, mask, batch=4, accumulate=1, packed=False, loss_type="nll"):
         adam_beta2=0.999, adam_epsilon=1e-8, bf16=False, use_cpu=True, logging_steps=1, save_strategy="no", report_to=[],
         gradient_checkpointing=False, max_length=LONGEST, packing=packed, completion_only_loss=mask == "completion_mask",
         assistant_only_loss=False, loss_type=loss_type, disable_tqdm=True, dataset_num_proc=None)
-    trainer = Watched(model=model, args=config, train_dataset=data, processing_class=tokenizer)
+    trainer = watched(SFTTrainer)(model=model, args=config, train_dataset=data, processing_class=tokenizer)
     trainer.train()
     logs = [log for log in trainer.state.log_history if "grad_norm" in log]
     seen = trainer.seen

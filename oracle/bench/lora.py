@@ -6,7 +6,7 @@ adapter.method=lora adapter.rank=16 adapter.targets=all-linear`.
 """
 import peft
 import torch
-from rival_model import FLAGS, build
+from rival_model import FLAGS, build, step_of
 from timing import PeakAnonymous, arguments, measure, row, status_bytes, turns
 
 
@@ -23,11 +23,7 @@ def main():
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
     ids = torch.randint(0, args.vocab, (1, args.tokens))
-
-    def step():
-        model(input_ids=ids, labels=ids).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+    step = step_of(model, optimizer, ids, ids)
 
     for _ in turns(args):
         with PeakAnonymous() as memory:

@@ -20,6 +20,16 @@ def build(args, max_tokens):
     return model.bfloat16() if args.dtype == "bf16" else model
 
 
+def step_of(model, optimizer, ids, labels):
+    """A training step: forward, backward, update."""
+    def step():
+        model(input_ids=ids, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
 def tokenizer():
     """A hundred words that are ids, for trainers that insist on a tokenizer."""
     made = Tokenizer(models.WordLevel({f"w{i}": i for i in range(100)} | {"end": 100, "pad": 101}, unk_token="w0"))

@@ -6,7 +6,7 @@ activations, `full` is Transformers' gradient checkpointing. With `--lora 16` PE
 but the head, in place of the model.
 """
 import torch
-from rival_model import FLAGS, build
+from rival_model import FLAGS, build, step_of
 from timing import PeakAnonymous, arguments, measure, row, status_bytes, turns
 
 
@@ -32,11 +32,7 @@ def main():
     model.config.use_cache = False
     optimizer = torch.optim.AdamW([w for w in model.parameters() if w.requires_grad], lr=1e-4, fused=True)
     ids = torch.randint(0, args.vocab, (1, args.tokens))
-
-    def step():
-        model(input_ids=ids, labels=ids).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+    step = step_of(model, optimizer, ids, ids)
 
     for _ in turns(args):
         with PeakAnonymous() as memory:

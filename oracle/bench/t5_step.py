@@ -3,6 +3,7 @@
 `--tokens` counts tokens of text: span corruption makes a source of 0.9 and a target of 0.2 of them.
 """
 import torch
+from rival_model import step_of
 from timing import PeakAnonymous, arguments, measure, row
 from transformers import T5Config, T5ForConditionalGeneration
 
@@ -17,11 +18,7 @@ def main():
     model.config.use_cache = False
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     source, target = [torch.randint(2, 32000, (1, round(share * args.tokens))) for share in (0.9, 0.2)]
-
-    def step():
-        model(input_ids=source, labels=target).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+    step = step_of(model, optimizer, source, target)
 
     with PeakAnonymous() as memory:
         median, best, waited = measure(step, args)

@@ -22,7 +22,7 @@ pub struct CheckRecord {
 
 /// Contents of a record.
 #[derive(Deserialize, Serialize)]
-struct Passed {
+struct Contents {
     /// Day of the check, as `2026-11-29`.
     date: String,
     /// BLAKE3 of the sources.
@@ -39,9 +39,9 @@ impl CheckRecord {
         check: impl FnOnce() -> Result<Vec<String>, String>,
     ) -> Result<Vec<String>, String> {
         let record = fs::read_to_string(root().join(self.file)).ok();
-        let record: Option<Passed> = record.and_then(|text| toml::from_str(&text).ok());
+        let record: Option<Contents> = record.and_then(|text| toml::from_str(&text).ok());
         match record {
-            Some(Passed { date, sources }) if sources == self.hash()? => {
+            Some(Contents { date, sources }) if sources == self.hash()? => {
                 println!("{}: the sources are those that passed on {date}", self.command);
                 Ok(Vec::new())
             }
@@ -57,7 +57,7 @@ impl CheckRecord {
         let date = Command::new("date").args(["-u", "+%F"]).output();
         let date = date.map_err(|error| format!("date: {error}"))?;
         let date = String::from_utf8_lossy(&date.stdout).trim().to_string();
-        let record = Passed { date, sources: self.hash()? };
+        let record = Contents { date, sources: self.hash()? };
         let record = toml::to_string(&record).map_err(|error| error.to_string())?;
         let head = format!(
             "# Written by `cargo xtask {}`, which CI leaves out while the sources are these.",

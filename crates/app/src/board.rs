@@ -18,9 +18,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Time between looks for new runs.
 const LOOK: Duration = Duration::from_secs(3);
 
-struct Shown(Arc<Board>);
+struct BoardView(Arc<Board>);
 
-impl View for Shown {
+impl View for BoardView {
     fn page(&self) -> &str {
         self.0.page()
     }
@@ -44,7 +44,7 @@ pub fn serve(
         refuse!("{}: no folder; name the one that holds the folders of runs", folder.display());
     }
     let board = Arc::new(Board::open(folder));
-    let view: Arc<dyn View> = Arc::new(Shown(board.clone()));
+    let view: Arc<dyn View> = Arc::new(BoardView(board.clone()));
     let opening = Opening { open: !is_loopback(&at.host), view: Some(view), ..Opening::default() };
     let server = Arc::new(ServerState::new(opening));
     let over = AtomicBool::new(false);

@@ -2,7 +2,7 @@
 
 use fathom_text::Tokenizer;
 use fathom_text::lessons::{Lesson as Taught, Lessons, Truncation};
-use fathom_text::loader::{Shortened, Spec};
+use fathom_text::loader::{LengthCounts, Spec};
 use fathom_text::pack::{Doc, Packing, pack};
 use fathom_train::recipe::{Recipe, Stage};
 use fathom_train::stage::loader_spec;
@@ -75,12 +75,12 @@ pub struct DataSummary {
 }
 
 /// Effect of each stage's truncation on rows longer than its samples.
-struct Stages(Vec<(String, Spec, Shortened)>);
+struct Stages(Vec<(String, Spec, LengthCounts)>);
 
 impl Stages {
     fn new(recipe: &Recipe) -> Stages {
         let stage = |(index, stage): (usize, &Stage)| {
-            (stage.name.clone(), loader_spec(recipe, index, 0.0), Shortened::default())
+            (stage.name.clone(), loader_spec(recipe, index, 0.0), LengthCounts::default())
         };
         Stages(recipe.stage.iter().enumerate().map(stage).collect())
     }

@@ -54,7 +54,7 @@ pub struct Request {
 }
 
 /// Result of an evaluation.
-pub struct Evaluated {
+pub struct EvaluationResult {
     /// The figures.
     pub figures: Figures,
     /// Context of the bits per byte, in tokens.
@@ -67,7 +67,7 @@ pub struct Evaluated {
 ///
 /// # Errors
 /// No model there; nothing to measure on; lengths that the model does not support.
-pub fn evaluate(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Evaluated> {
+pub fn evaluate(request: &Request, machine: &Machine, events: &dyn Events) -> Result<EvaluationResult> {
     let folder = models::model_folder(&request.model)?;
     let spec = fathom_model::open_config(&folder)?.0;
     let trained_tokens = spec.max_positions;
@@ -84,7 +84,7 @@ pub fn evaluate(request: &Request, machine: &Machine, events: &dyn Events) -> Re
     let documents = documents(request, &folder, tokenizer, tokens, events)?;
     let context_tokens = request.tokens.unwrap_or(CONTEXT).min(tokens);
     let figures = measure(request, &host, tokenizer, &documents, [tokens, context_tokens])?;
-    Ok(Evaluated { figures, context_tokens, trained_tokens })
+    Ok(EvaluationResult { figures, context_tokens, trained_tokens })
 }
 
 /// Returns the length after checking it against the limits and the number of learned positions.

@@ -33,13 +33,13 @@ const CHUNK_TOKENS: usize = 1024;
 const WRITES: usize = 64;
 
 /// A reward model or a judge.
-struct Asked {
+struct ScoringModel {
     loaded: LoadedModel,
     tokenizer: Tokenizer,
     template: Option<Template>,
 }
 
-impl Asked {
+impl ScoringModel {
     /// Returns the folder and specification of a table's model.
     fn find(table: &RewardTable, file: &Path) -> Result<(PathBuf, Spec)> {
         let RewardTable { name, rule, model, .. } = table;
@@ -62,7 +62,7 @@ impl Asked {
     }
 
     /// Opens the model in a folder; on a machine without data, only declares its shapes.
-    fn open((folder, spec): (&Path, &Spec), (device, dtype): (&Device, DType)) -> Result<Asked> {
+    fn open((folder, spec): (&Path, &Spec), (device, dtype): (&Device, DType)) -> Result<ScoringModel> {
         // A scoring rank works alone, whatever the mesh.
         let device = Device { mesh: Mesh::alone(), ..device.clone() };
         let tokenizer = models::tokenizer(folder)?;
@@ -73,7 +73,7 @@ impl Asked {
             let (model, params) = Model::declare(&device, spec, dtype);
             LoadedModel { device, model, params }
         };
-        Ok(Asked { loaded, tokenizer, template })
+        Ok(ScoringModel { loaded, tokenizer, template })
     }
 
     fn engine(&self, context_tokens: usize) -> Engine<'_> {
@@ -89,7 +89,7 @@ impl Asked {
 /// Reward models and judges on a device, each loaded once and shared by the rewards that use it.
 pub struct Judges {
     device: Device,
-    held: RefCell<BTreeMap<PathBuf, Rc<Asked>>>,
+    held: RefCell<BTreeMap<PathBuf, Rc<ScoringModel>>>,
 }
 
 impl Judges {
@@ -106,10 +106,10 @@ impl Judges {
         if !scores(&self.device.mesh) {
             return Ok(Box::new(Elsewhere));
         }
-        let asked = self.asked(table, file, dtype)?;
+        let model = self.model(table, file, dtype)?;
         let name = &table.name;
         if table.rule == RuleName::Model {
-            let (output, scores) = (table.output, asked.spec().scores);
+            let (output, scores) = (table.output, model.spec().scores);
             if output >= scores {
                 refuse!("rl.reward: reward `{name}`: output is {output}, and the model has {scores}, from 0");
             }
@@ -118,7 +118,7 @@ impl Judges {
                     "rl.reward: reward `{name}`: empty is not a finite number; give one, or leave it out"
                 );
             }
-            return Ok(Box::new(Scorer { asked, output, empty: table.empty }));
+            return Ok(Box::new(Scorer { model, output, empty: table.empty }));
         }
         let Some(template) = table.template.clone().filter(|text| text.contains("{answer}")) else {
             refuse!(
@@ -131,19 +131,19 @@ impl Judges {
             Err(why) => refuse!("rl.reward: reward `{name}`: {why}"),
         };
         let max_tokens = if table.max_tokens == 0 { WRITES } else { table.max_tokens };
-        Ok(Box::new(JudgeModel { asked, template, number, max_tokens }))
+        Ok(Box::new(JudgeModel { model, template, number, max_tokens }))
     }
 
     /// Returns the model of a table, loading it if necessary.
-    fn asked(&self, table: &RewardTable, file: &Path, dtype: DType) -> Result<Rc<Asked>> {
-        let (folder, spec) = Asked::find(table, file)?;
+    fn model(&self, table: &RewardTable, file: &Path, dtype: DType) -> Result<Rc<ScoringModel>> {
+        let (folder, spec) = ScoringModel::find(table, file)?;
         let held = self.held.borrow().get(&folder).cloned();
-        if let Some(asked) = held {
-            return Ok(asked);
+        if let Some(model) = held {
+            return Ok(model);
         }
-        let asked = Rc::new(Asked::open((&folder, &spec), (&self.device, dtype))?);
-        self.held.borrow_mut().insert(folder, asked.clone());
-        Ok(asked)
+        let model = Rc::new(ScoringModel::open((&folder, &spec), (&self.device, dtype))?);
+        self.held.borrow_mut().insert(folder, model.clone());
+        Ok(model)
     }
 
     /// Returns those of a recipe's rewards that use a model.
@@ -205,13 +205,13 @@ pub fn scorer(ready: TextModel) -> Result<Box<dyn Reward>> {
         );
     }
     let template = Template::from_dir(&folder, &tokenizer)?;
-    let asked = Rc::new(Asked { loaded, tokenizer, template });
-    Ok(Box::new(Scorer { asked, output: 0, empty: None }))
+    let model = Rc::new(ScoringModel { loaded, tokenizer, template });
+    Ok(Box::new(Scorer { model, output: 0, empty: None }))
 }
 
 /// A trained reward model.
 struct Scorer {
-    asked: Rc<Asked>,
+    model: Rc<ScoringModel>,
     /// Index of the score that is used.
     output: usize,
     /// Score of an answer without text; if `None`, the model scores such answers too.
@@ -223,11 +223,11 @@ impl Scorer {
     /// the last token, which ends the text. An answer without text is therefore scored too, as in verl; TRL's PPO uses
     /// the token before it, the prompt's last.
     fn ids(&self, answer: &RewardInput<'_>) -> std::result::Result<Vec<u32>, String> {
-        let (tokenizer, text) = (&self.asked.tokenizer, answer.text);
+        let (tokenizer, text) = (&self.model.tokenizer, answer.text);
         let said = |error: fathom_text::Error| error.to_string();
         let ids = match Conversation::asked(answer.row, &Keys::default()) {
             Ok(mut conversation) => {
-                let Some(template) = &self.asked.template else {
+                let Some(template) = &self.model.template else {
                     return Err("the row is a conversation, and the reward model has no chat template".into());
                 };
                 conversation.messages.push(Message::new("assistant", text));
@@ -259,7 +259,7 @@ impl Reward for Scorer {
                 bin.push(next);
             }
             let documents: Vec<Vec<u32>> = bin.iter().map(|at| ids[*at].clone()).collect();
-            let engine = self.asked.engine(usize::MAX >> 1);
+            let engine = self.model.engine(usize::MAX >> 1);
             let found = engine.scores_of(&documents).map_err(|error| error.to_string())?;
             for (at, found) in bin.into_iter().zip(found) {
                 scores[at] = found.get(self.output).map(|score| f64::from(*score));
@@ -271,7 +271,7 @@ impl Reward for Scorer {
 
 /// A judge: a language model that is asked for a number.
 struct JudgeModel {
-    asked: Rc<Asked>,
+    model: Rc<ScoringModel>,
     /// Template of the question.
     template: String,
     /// Extracts the number from the judge's text.
@@ -282,7 +282,7 @@ struct JudgeModel {
 impl JudgeModel {
     /// Returns the judge's question about an answer.
     fn question(&self, answer: &RewardInput<'_>) -> std::result::Result<String, String> {
-        let rows = self.asked.loaded.device.machine.has_data();
+        let rows = self.model.loaded.device.machine.has_data();
         put_in(&self.template, &|key| match key {
             "prompt" => Ok(Some(answer.prompt.to_string())),
             "answer" => Ok(Some(answer.text.to_string())),
@@ -292,8 +292,8 @@ impl JudgeModel {
     }
 
     fn ids(&self, question: &str) -> std::result::Result<Vec<u32>, String> {
-        let tokenizer = &self.asked.tokenizer;
-        let ids = match &self.asked.template {
+        let tokenizer = &self.model.tokenizer;
+        let ids = match &self.model.template {
             Some(template) => {
                 let message = Message::new("user", question);
                 let text = template.render_with(&[&message.said], &[], true, &Map::new())?.text;
@@ -361,7 +361,7 @@ impl Reward for JudgeModel {
         let longest = ids.iter().map(Vec::len).max().unwrap_or(0) + self.max_tokens;
         let sampling = Sampling { max_tokens: self.max_tokens, ..Sampling::default() };
         let requests = ids.into_iter().map(|ids| GenerateRequest::new(ids, sampling.clone())).collect();
-        let written = self.asked.engine(longest).generate_all(requests).map_err(|error| error.to_string())?;
+        let written = self.model.engine(longest).generate_all(requests).map_err(|error| error.to_string())?;
         let read =
             |answers: Vec<fathom_base::Generation>| answers.first().and_then(|it| self.number.read(&it.text));
         Ok(written.into_iter().map(read).collect())
@@ -384,9 +384,12 @@ mod tests {
         let (model, mut params) = Model::declare(&device, &spec, DType::F32);
         initialise(&device, &model, &mut params, Init { deviation: 0.3, seed: 3 });
         let tokenizer = Tokenizer::train_bpe(std::iter::empty(), 257, &["<|endoftext|>"]).unwrap();
-        let asked =
-            Rc::new(Asked { loaded: LoadedModel { device, model, params }, tokenizer, template: None });
-        let mut scorer = Scorer { asked, output: 0, empty: None };
+        let model = Rc::new(ScoringModel {
+            loaded: LoadedModel { device, model, params },
+            tokenizer,
+            template: None,
+        });
+        let mut scorer = Scorer { model, output: 0, empty: None };
         let (row, plain) = (Map::new(), ["one", "", "three"]);
         let answer = |text| RewardInput {
             row: &row,
@@ -398,7 +401,7 @@ mod tests {
             ended: true,
         };
         let found = scorer.score(&plain.map(answer)).unwrap().into_iter().flatten().collect::<Vec<f64>>();
-        let (tokenizer, engine) = (&scorer.asked.tokenizer, scorer.asked.engine(64));
+        let (tokenizer, engine) = (&scorer.model.tokenizer, scorer.model.engine(64));
         let [prompt, end] = [tokenizer.encode_prompt("p").unwrap(), vec![tokenizer.eos().unwrap()]];
         let want = f64::from(engine.scores_of(&[[prompt, end].concat()]).unwrap()[0][0]);
         assert!(

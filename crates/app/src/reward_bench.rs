@@ -29,14 +29,14 @@ pub struct Request {
 
 /// Result for a subset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct SubsetAccuracy {
     /// Number of rows.
     pub rows: usize,
     /// Number of rows whose chosen answer has the higher score.
     pub right: usize,
 }
 
-impl Found {
+impl SubsetAccuracy {
     /// Returns the share of right rows.
     pub fn accuracy(&self) -> f64 {
         self.right as f64 / self.rows.max(1) as f64
@@ -61,12 +61,12 @@ pub fn reward_bench(
     request: &Request,
     machine: &Machine,
     events: &dyn Events,
-) -> Result<BTreeMap<String, Found>> {
+) -> Result<BTreeMap<String, SubsetAccuracy>> {
     let ready = models::open_with(&request.model, request.adapter.as_deref(), None, machine, events)?;
     caught(|| {
         let converses = models::converses(&ready.folder);
         let scorer = scorer(ready)?;
-        let mut found: BTreeMap<String, Found> = BTreeMap::new();
+        let mut found: BTreeMap<String, SubsetAccuracy> = BTreeMap::new();
         let pairs: Vec<Pair> = pairs(request, converses)?;
         for (at, pairs) in pairs.chunks(ROWS).enumerate() {
             events.doing(&format!("scoring answers: row {}", at * ROWS + 1));

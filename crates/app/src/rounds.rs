@@ -147,7 +147,7 @@ struct Writer<'a> {
 }
 
 /// Model that generates the answers.
-struct Asked<'a> {
+struct Generator<'a> {
     engine: Engine<'a>,
     tokenizer: &'a Tokenizer,
     template: Option<&'a Template>,
@@ -181,7 +181,8 @@ impl Writer<'_> {
             let context_tokens = loaded.model.spec.max_positions;
             let limits = Limits { context_tokens, chunk_tokens: CHUNK_TOKENS, ..Limits::default() };
             let engine = Engine::new(loaded.view(), &tokenizer, limits);
-            let asked = Asked { engine, tokenizer: &tokenizer, template: template.as_ref(), how: rounds };
+            let generator =
+                Generator { engine, tokenizer: &tokenizer, template: template.as_ref(), how: rounds };
             let part = to.with_extension("part");
             let mut file =
                 fs::File::create(&part).with_context(|| format!("cannot write {}", part.display()))?;
@@ -198,8 +199,8 @@ impl Writer<'_> {
                 ));
                 let seed = self.loaded.value.run.seed.wrapping_add((self.round << 32) + done);
                 let pairs = match rounds.write {
-                    WriteName::Revised => asked.revised(some, seed, (&principles, at * TOGETHER))?,
-                    _ => asked.own(some, seed, &columns)?,
+                    WriteName::Revised => generator.revised(some, seed, (&principles, at * TOGETHER))?,
+                    _ => generator.own(some, seed, &columns)?,
                 };
                 for pair in pairs.iter().filter(|pair| is_whole(pair)) {
                     written += 1;
@@ -279,7 +280,7 @@ fn conversation(
     Ok((asked.into_iter().map(|message| message.said).collect(), answer.map(|message| message.said)))
 }
 
-impl Asked<'_> {
+impl Generator<'_> {
     fn answers(&self, prompts: Vec<Vec<u32>>, seed: u64) -> Result<Vec<String>> {
         let request = |(at, ids): (usize, Vec<u32>)| {
             let (temperature, max_tokens) = (self.how.temperature, self.how.max_answer_tokens);

@@ -247,6 +247,17 @@ FN Cell cell(int shift, int pieces) {
   return c;
 }
 
+// out [r, c] = f(x [r, c], r, c).
+template <class F> FN void each8(const Mat& x, const Mat& out, i64 rows, i64 cols, i32 shift, i32 pieces, F f) {
+  const Cell c = cell(shift, pieces);
+  if (c.row >= rows || c.col >= cols) return;
+  float v[8];
+  load8(v, x, c.row, c.col, cols - c.col);
+  #pragma unroll
+  for (int i = 0; i < 8; i++) v[i] = f(v[i], c.row, c.col + i);
+  store8(out, c.row, c.col, cols - c.col, v);
+}
+
 // ---- sums in a fixed order; every thread gets the result
 FN float warp_sum(float s) {
   #pragma unroll

@@ -3,11 +3,7 @@
 
 // out = x, converted.
 ENTRY(256) copy(Mat x, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces) {
-  const Cell c = cell(shift, pieces);
-  if (c.row >= rows || c.col >= cols) return;
-  float v[8];
-  load8(v, x, c.row, c.col, cols - c.col);
-  store8(out, c.row, c.col, cols - c.col, v);
+  each8(x, out, rows, cols, shift, pieces, [](float v, i64, i64) { return v; });
 }
 
 // out = x, bytes as they are. Columns and strides count bytes.
@@ -29,8 +25,8 @@ ENTRY(256) zero_bytes(u8* out, i64 stride, i64 rows, i64 cols, i32 shift, i32 pi
   else for (i64 i = 0; i < 8 && c.col + i < cols; i++) to[i] = 0;
 }
 
-// out = a + b. A stride of zero makes one row serve all.
-ENTRY(256) add(Mat a, Mat b, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces) {
+// out = f(a, b). A stride of zero makes one row serve all.
+template <class F> FN void pairs8(Mat a, Mat b, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces, F f) {
   const Cell c = cell(shift, pieces);
   if (c.row >= rows || c.col >= cols) return;
   const Raw raw_a = fetch8(a, c.row, c.col, cols - c.col), raw_b = fetch8(b, c.row, c.col, cols - c.col);
@@ -38,54 +34,33 @@ ENTRY(256) add(Mat a, Mat b, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces)
   widen8(v, a.type, raw_a);
   widen8(w, b.type, raw_b);
   #pragma unroll
-  for (int i = 0; i < 8; i++) v[i] += w[i];
+  for (int i = 0; i < 8; i++) v[i] = f(v[i], w[i]);
   store8(out, c.row, c.col, cols - c.col, v);
 }
 
-// out = a b. A stride of zero makes one row serve all.
+// out = a + b.
+ENTRY(256) add(Mat a, Mat b, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces) {
+  pairs8(a, b, out, rows, cols, shift, pieces, [](float a, float b) { return a + b; });
+}
+
+// out = a b.
 ENTRY(256) multiply(Mat a, Mat b, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces) {
-  const Cell c = cell(shift, pieces);
-  if (c.row >= rows || c.col >= cols) return;
-  const Raw raw_a = fetch8(a, c.row, c.col, cols - c.col), raw_b = fetch8(b, c.row, c.col, cols - c.col);
-  float v[8], w[8];
-  widen8(v, a.type, raw_a);
-  widen8(w, b.type, raw_b);
-  #pragma unroll
-  for (int i = 0; i < 8; i++) v[i] *= w[i];
-  store8(out, c.row, c.col, cols - c.col, v);
+  pairs8(a, b, out, rows, cols, shift, pieces, [](float a, float b) { return a * b; });
 }
 
 // out = 1 / sqrt(x).
 ENTRY(256) reciprocal_root(Mat x, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces) {
-  const Cell c = cell(shift, pieces);
-  if (c.row >= rows || c.col >= cols) return;
-  float v[8];
-  load8(v, x, c.row, c.col, cols - c.col);
-  #pragma unroll
-  for (int i = 0; i < 8; i++) v[i] = 1.0f / sqrtf(v[i]);
-  store8(out, c.row, c.col, cols - c.col, v);
+  each8(x, out, rows, cols, shift, pieces, [](float v, i64, i64) { return 1.0f / sqrtf(v); });
 }
 
 // out = factor x.
 ENTRY(256) scale(Mat x, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces, float factor) {
-  const Cell c = cell(shift, pieces);
-  if (c.row >= rows || c.col >= cols) return;
-  float v[8];
-  load8(v, x, c.row, c.col, cols - c.col);
-  #pragma unroll
-  for (int i = 0; i < 8; i++) v[i] *= factor;
-  store8(out, c.row, c.col, cols - c.col, v);
+  each8(x, out, rows, cols, shift, pieces, [=](float v, i64, i64) { return factor * v; });
 }
 
 // x = cap tanh(x / cap).
 ENTRY(256) softcap(Mat x, i64 rows, i64 cols, i32 shift, i32 pieces, float cap) {
-  const Cell c = cell(shift, pieces);
-  if (c.row >= rows || c.col >= cols) return;
-  float v[8];
-  load8(v, x, c.row, c.col, cols - c.col);
-  #pragma unroll
-  for (int i = 0; i < 8; i++) v[i] = cap * tanh_(v[i] / cap);
-  store8(x, c.row, c.col, cols - c.col, v);
+  each8(x, x, rows, cols, shift, pieces, [=](float v, i64, i64) { return cap * tanh_(v / cap); });
 }
 
 // out[c, r] = x[r, c], converted: by tiles of 32 x 32, 256 threads, one block a tile, `across` tiles in a row of tiles.

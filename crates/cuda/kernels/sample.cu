@@ -11,38 +11,28 @@ ENTRY(256) random_uniform(Mat out, i64 rows, i64 cols, i32 shift, i32 pieces, u6
   store8(out, c.row, c.col, cols - c.col, v);
 }
 
+// Twenty bits that depend on a key and a column.
+FN u32 twenty_bits(u32 key, i64 col) {
+  u32 hash = key ^ (u32)col * 0x9e3779b1u;
+  hash = (hash ^ (hash >> 16)) * 0x85ebca6bu;
+  hash = (hash ^ (hash >> 13)) * 0xc2b2ae35u;
+  return (hash ^ (hash >> 16)) >> 12;
+}
+
 // x [r, c] += scales[r] (2 u - 1), u of twenty bits that depend on the row's key and the column (crate tensor, `moments::noise`).
 ENTRY(256) jitter(Mat x, const i32* keys, const float* scales, i64 rows, i64 cols, i32 shift, i32 pieces) {
-  const Cell c = cell(shift, pieces);
-  if (c.row >= rows || c.col >= cols) return;
-  float v[8];
-  load8(v, x, c.row, c.col, cols - c.col);
-  #pragma unroll
-  for (int i = 0; i < 8; i++) {
-    u32 hash = (u32)keys[c.row] ^ (u32)(c.col + i) * 0x9e3779b1u;
-    hash = (hash ^ (hash >> 16)) * 0x85ebca6bu;
-    hash = (hash ^ (hash >> 13)) * 0xc2b2ae35u;
-    const float unit = (float)((hash ^ (hash >> 16)) >> 12) * (1.f / 524288.f) - 1.f;
-    v[i] = fmaf(scales[c.row], unit, v[i]);
-  }
-  store8(x, c.row, c.col, cols - c.col, v);
+  each8(x, x, rows, cols, shift, pieces, [=](float v, i64 row, i64 col) {
+    const float unit = (float)twenty_bits((u32)keys[row], col) * (1.f / 524288.f) - 1.f;
+    return fmaf(scales[row], unit, v);
+  });
 }
 
 // x [r, c] times a factor, or zero where twenty bits of the row's key, the place's and the column are below a threshold (crate tensor,
 // `Dropout`).
 ENTRY(256) dropout(Mat x, const i32* keys, i64 rows, i64 cols, i32 shift, i32 pieces, i32 salt, i32 threshold, i64 first, float factor) {
-  const Cell c = cell(shift, pieces);
-  if (c.row >= rows || c.col >= cols) return;
-  float v[8];
-  load8(v, x, c.row, c.col, cols - c.col);
-  #pragma unroll
-  for (int i = 0; i < 8; i++) {
-    u32 hash = (u32)(keys[c.row] ^ salt) ^ (u32)(first + c.col + i) * 0x9e3779b1u;
-    hash = (hash ^ (hash >> 16)) * 0x85ebca6bu;
-    hash = (hash ^ (hash >> 13)) * 0xc2b2ae35u;
-    v[i] = (hash ^ (hash >> 16)) >> 12 < (u32)threshold ? 0.f : factor * v[i];
-  }
-  store8(x, c.row, c.col, cols - c.col, v);
+  each8(x, x, rows, cols, shift, pieces, [=](float v, i64 row, i64 col) {
+    return twenty_bits((u32)(keys[row] ^ salt), first + col) < (u32)threshold ? 0.f : factor * v;
+  });
 }
 
 // Logits as whole numbers in the same order, and under them the ids, so that the first of equals is the larger. What is not a

@@ -97,18 +97,8 @@ impl Engine<'_> {
     pub(crate) fn entropy(&self, logits: &Tensor, labels: &Tensor, loss: &Tensor) {
         let device = self.device;
         let ask = |logits: &Tensor, spread: Option<VocabularyShare<'_>>| {
-            device.machine.cross_entropy(&CrossEntropy {
-                logits,
-                labels,
-                weights: None,
-                loss,
-                dlogits: None,
-                scale: 1.0,
-                softcap: 0.0,
-                z_loss: 0.0,
-                spread,
-                measures: None,
-            });
+            let op = CrossEntropy::losses(logits, labels, loss);
+            device.machine.cross_entropy(&CrossEntropy { spread, ..op });
         };
         let ranks = self.model.portion.tp;
         if ranks == 1 {

@@ -96,7 +96,7 @@ pub fn bits_per_byte(
         )));
     }
     let (mut nats, mut bytes, mut tokens, mut done) = (0.0, 0u64, 0u64, 0);
-    let mut gzip = GzEncoder::new(Counted(0), Compression::best());
+    let mut gzip = GzEncoder::new(ByteCount(0), Compression::best());
     let mut pace = Pace::new(limits.deadline.as_ref());
     let mut documents = documents.into_iter().take(limits.documents);
     while done == 0 || pace.allows(&[(1, context)], 1.0) {
@@ -154,9 +154,9 @@ fn document_nats(
 }
 
 /// Counts the bytes written and discards them.
-struct Counted(u64);
+struct ByteCount(u64);
 
-impl Write for Counted {
+impl Write for ByteCount {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0 += bytes.len() as u64;
         Ok(bytes.len())

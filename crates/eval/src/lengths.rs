@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::Moment;
 use crate::error::{Error, Result};
 use crate::ruler::{DATASET, names};
-use crate::tasks::{Cache, Data, Index, Node, Options, Results, Sets, Subject, TaskConfig, prepare, run};
+use crate::tasks::{Data, Index, Node, Options, Results, Sets, Subject, TaskConfig, prepare, run};
 
 /// Mean that a length has to reach: that of Llama-2-7B at 4096 tokens.
 pub const THRESHOLD: f64 = 85.6;
@@ -66,9 +66,8 @@ impl Ruler {
                 "RULER's tasks of {longest} tokens cannot be asked: the model reads {max_length}"
             )));
         }
-        let cache = Cache::default();
         // Context is extended of decoders alone.
-        let mut subject = Subject { model, tokenizer, source: false, max_length, cache, cut: 0, asked: 0 };
+        let mut subject = Subject::new(model, tokenizer, max_length);
         let options = Options { doing: Some(doing), ..limited(self.rows) };
         let results = run(&self.nodes, &self.prepared, &mut subject, &options)?;
         Ok(Scores::of(&results).map(|scores| Scores { rows: self.rows, ..scores }))

@@ -16,7 +16,7 @@ use fathom_tensor::spill::{Codec, Error, Options, Reading, Result, Spill, Stats,
 use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::optimizer::Moments;
-use crate::value::Value;
+use crate::visit::Visit;
 
 /// Elements per transfer; f32: 4 MiB, one operation of the file.
 pub const CHUNK: usize = 1 << 20;
@@ -79,13 +79,40 @@ pub struct StateDisk {
     full: RefCell<Option<Error>>,
 }
 
+/// A value on disk: its chunks, and its elements while they are in memory.
+pub(crate) struct DiskValue {
+    pub disk: Rc<StateDisk>,
+    pub role: Role,
+    pub dtype: DType,
+    pub chunks: Vec<Stored>,
+    pub layer: i32,
+    pub visit: RefCell<Visit>,
+}
+
+/// Where a chunk is outside a sweep.
+pub(crate) enum ChunkHome<'a> {
+    /// In memory: its elements, [1, n].
+    Memory(Tensor),
+    Disk(&'a DiskValue),
+}
+
 /// A chunk of a value in a sweep.
 pub(crate) struct SweptChunk<'a> {
-    pub value: &'a Value,
+    pub home: ChunkHome<'a>,
     /// Its elements.
     pub range: Range<usize>,
     pub read: bool,
     pub write: bool,
+}
+
+impl SweptChunk<'_> {
+    /// Its elements, if they are in memory.
+    pub fn in_memory(self) -> Option<Tensor> {
+        match self.home {
+            ChunkHome::Memory(tensor) => Some(tensor),
+            ChunkHome::Disk(_) => None,
+        }
+    }
 }
 
 impl StateDisk {
@@ -168,9 +195,9 @@ impl StateDisk {
 
     /// The elements of a part: in the tensor if it is in memory, else in a slot's buffer.
     fn view(&self, part: &SweptChunk<'_>, slot: usize) -> Tensor {
-        match part.value.offloaded() {
-            Some(offloaded) => self.buffer(slot, offloaded.role, part.value.dtype(), part.range.len()),
-            None => part.value.flat(part.range.clone()),
+        match &part.home {
+            ChunkHome::Disk(value) => self.buffer(slot, value.role, value.dtype, part.range.len()),
+            ChunkHome::Memory(tensor) => tensor.clone(),
         }
     }
 
@@ -181,9 +208,9 @@ impl StateDisk {
         slot: usize,
     ) -> impl Iterator<Item = (&'a SweptChunk<'a>, &'a Stored, Tensor)> {
         parts.iter().filter_map(move |part| {
-            let offloaded = part.value.offloaded()?;
-            let stored = offloaded.chunks.get(part.range.start / CHUNK)?;
-            Some((part, stored, self.buffer(slot, offloaded.role, part.value.dtype(), part.range.len())))
+            let ChunkHome::Disk(value) = part.home else { return None };
+            let stored = value.chunks.get(part.range.start / CHUNK)?;
+            Some((part, stored, self.buffer(slot, value.role, value.dtype, part.range.len())))
         })
     }
 

@@ -11,7 +11,7 @@ use fathom_tensor::{Category, DType, Machine, MatMul, OpDesc, SUM_CHUNK, Tensor}
 
 use crate::param_id::ParamId;
 use crate::params::Weights;
-use crate::tape::Scope;
+use crate::scope::Scope;
 
 mod cross_entropy;
 mod divergence;

@@ -27,12 +27,14 @@ mod parted;
 mod places;
 mod rounding;
 mod run;
+mod scope;
 mod shares;
 mod tape;
 #[cfg(test)]
 mod testing;
 mod tiles;
 mod value;
+mod visit;
 
 pub mod ops;
 pub mod schedule;
@@ -77,6 +79,7 @@ pub use params::deal_buckets;
 pub use params::{Param, Params, Weights};
 pub use places::{Modules, Place, Places, Rule};
 pub use rounding::Rounding;
+pub use scope::Scope;
 pub use shares::{ParamShares, SLOT, Sharding, Shares, deal};
-pub use tape::{Body, Eval, Jitter, Memory, Pull, Scope, Segments, Tape};
+pub use tape::{Body, Eval, Jitter, Memory, Pull, Segments, Tape};
 pub use value::Value;

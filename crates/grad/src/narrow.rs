@@ -9,14 +9,11 @@
 use std::cell::Cell;
 
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{
-    AmaxHistory, Blocks, Category, DType, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand,
-    ScaleRule, Tensor,
-};
+use fathom_tensor::{Blocks, Category, DType, Device, Element, Narrow, ScaleRule, Tensor};
 
-use crate::op::Exec;
 use crate::param_id::ParamId;
 
+mod product;
 #[cfg(test)]
 mod tests;
 
@@ -71,6 +68,18 @@ impl Pass {
 }
 
 impl GemmFormat {
+    /// All formats.
+    pub const ALL: [GemmFormat; 8] = [
+        GemmFormat::Fp8Delayed,
+        GemmFormat::Fp8Current,
+        GemmFormat::Fp8Block,
+        GemmFormat::Micro(Element::E4M3),
+        GemmFormat::Micro(Element::E5M2),
+        GemmFormat::Micro(Element::E2M3),
+        GemmFormat::Micro(Element::E3M2),
+        GemmFormat::Micro(Element::E2M1),
+    ];
+
     fn operand(self, role: Role) -> Narrow {
         match (self, role) {
             (GemmFormat::Micro(element), _) => {
@@ -121,12 +130,12 @@ pub struct Narrowing {
     format: GemmFormat,
     /// By weight, its index among the narrow ones.
     numbers: Vec<Option<usize>>,
-    seen: Option<Seen>,
+    seen: Option<Magnitudes>,
 }
 
 /// Largest magnitudes of the three operands of each narrow weight, with one row of history per step.
 #[derive(Debug)]
-struct Seen {
+struct Magnitudes {
     /// f32 [steps, 3 x weights]: earlier steps, in a ring.
     history: Tensor,
     /// f32 [1, 3 x weights]: the maximum of each column.
@@ -152,7 +161,7 @@ impl Narrowing {
         device.pool.enter("amax", -1);
         let zeros = |rows| device.zeros(rows, 3 * ids.len(), DType::F32, Category::Optimizer);
         let delayed = format == GemmFormat::Fp8Delayed && !ids.is_empty();
-        let seen = delayed.then(|| Seen {
+        let seen = delayed.then(|| Magnitudes {
             history: zeros(history.max(1)),
             before: zeros(1),
             now: zeros(1),
@@ -172,7 +181,7 @@ impl Narrowing {
 
     /// Ends a step: adds its largest magnitudes, over all ranks with the same layers, to the history.
     pub fn end_step(&self, device: &Device) {
-        let Some(Seen { history, before, now, row }) = &self.seen else { return };
+        let Some(Magnitudes { history, before, now, row }) = &self.seen else { return };
         device.pool.enter("amax", -1);
         let (machine, ranks) = (&device.machine, device.mesh.group(&[Axis::Tp, Axis::Cp, Axis::Dp]));
         if ranks.size() > 1 {
@@ -200,28 +209,5 @@ impl Narrowing {
         device.machine.zero(&seen.before);
         device.machine.zero(&seen.now);
         device.machine.largest(&seen.history, &seen.before);
-    }
-}
-
-impl Exec<'_> {
-    /// One of the products of a linear layer, with its scratch.
-    #[track_caller]
-    pub(crate) fn product(&self, narrow: Option<&NarrowLinear>, pass: Pass, product: MatMul<'_>) {
-        let Some(NarrowLinear { format, seen }) = narrow else { return self.matmul(product) };
-        let (roles, hows) = (pass.roles(), format.operands(pass));
-        let cells = roles.map(|role| {
-            let at = role as usize;
-            seen.as_ref().map(|seen| seen.each_ref().map(|x| x.view_cols(at..at + 1)))
-        });
-        let [a, b] = [0, 1].map(|side| {
-            let delayed = cells[side].as_ref().map(|[before, now]| {
-                // Evaluation does not affect the history.
-                AmaxHistory { before, now: self.trains.then_some(now) }
-            });
-            NarrowOperand { how: hows[side], delayed }
-        });
-        let op = NarrowMatMul { product, a, b };
-        let ws = self.workspace(self.device.machine.profile().workspace(&op.desc()));
-        self.device.machine.narrow_matmul(&op, &ws);
     }
 }

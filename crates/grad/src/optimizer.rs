@@ -18,12 +18,14 @@ use crate::params::{Param, Params};
 use crate::shares::{SLOT, Shares};
 use crate::value::Value;
 
+mod moments;
 mod rounded;
 mod state;
 #[cfg(test)]
 mod tests;
 
-pub use state::{Moments, State};
+pub use moments::Moments;
+pub use state::State;
 use state::{Views, key};
 
 /// Hyperparameters of one update.
@@ -102,7 +104,7 @@ fn sweep<'a>(
         return disk.sweep(items, parts, work);
     }
     for item in 0..items {
-        let views: Vec<Tensor> = parts(item).iter().map(|part| part.value.flat(part.range.clone())).collect();
+        let views: Vec<Tensor> = parts(item).into_iter().filter_map(SweptChunk::in_memory).collect();
         work(item, &views);
     }
 }
@@ -208,7 +210,7 @@ impl AdamW {
         let parts = |item: usize| {
             let Item { param, state, range, .. } = &items[item];
             let of_weight = items[item].of_weight();
-            let weight = SweptChunk { value: &param.value, range: of_weight, read: true, write: false };
+            let weight = param.value.chunk(of_weight, true, false);
             std::iter::once(weight)
                 .filter(|_| state.master.is_some())
                 .chain(state.parts(range, false))
@@ -296,7 +298,7 @@ impl AdamW {
             let Item { param, state, range, .. } = &items[item];
             // A narrow weight is read although it follows from its master: a skipped step must not change it.
             let of_weight = items[item].of_weight();
-            let weight = SweptChunk { value: &param.value, range: of_weight, read: true, write: true };
+            let weight = param.value.chunk(of_weight, true, true);
             std::iter::once(weight).chain(state.parts(range, true)).collect()
         };
         sweep(params, items.len(), &parts, &mut |item, views| {

@@ -4,7 +4,7 @@ use crate::grads::Grads;
 use crate::memo::PlacedSegment;
 use crate::param_id::ParamId;
 use crate::run::{Due, Runner, Store};
-use crate::tape::{Scope, exec};
+use crate::scope::{Scope, exec};
 
 /// Deferred weight gradients ([`Tape::backward_input`]), for zero-bubble schedules.
 #[must_use = "weight gradients are made where they are added"]

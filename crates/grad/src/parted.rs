@@ -6,7 +6,7 @@ use std::ops::Range;
 use fathom_tensor::mesh::{Flying, Group};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
-use crate::value::Visit;
+use crate::visit::Visit;
 
 /// This rank's part, and the whole while it is used.
 pub(crate) struct ShardedValue {

@@ -6,43 +6,19 @@ use std::rc::Rc;
 use fathom_tensor::spill::{Codec, Tag};
 use fathom_tensor::{Device, Tensor};
 
-use crate::batch::Tables;
 use crate::context::Context;
-use crate::counters::Counters;
 use crate::grads::Grads;
-use crate::graph::{Ctx, Graph, Spread, Val};
+use crate::graph::{Ctx, Graph, Val};
 use crate::held::{Far, HeldValue, Holding, Leaving, Offload};
 use crate::memo::{Key, Pass, PassKey, PlacedSegment, Segment, Which};
-use crate::op::{Desc, Exec, LayerMemory};
+use crate::op::{Desc, LayerMemory};
 use crate::owed::{Debt, DeferredGrads};
 use crate::param_id::ParamId;
-use crate::params::{Params, Weights};
+use crate::params::Weights;
 use crate::places::{Place, Places};
 use crate::run::{Runner, Store};
 use crate::schedule::{At, Schedule};
-
-/// The inputs of a forward pass; cheap to clone. It borrows the weights, so they cannot change while a tape lives.
-#[derive(Clone)]
-pub struct Scope<'a> {
-    /// Compute and memory.
-    pub device: &'a Device,
-    /// Weights.
-    pub params: &'a Params,
-    /// The micro-batch.
-    pub batch: Tables<'a>,
-    /// FLOPs and times.
-    pub counters: &'a Counters,
-}
-
-impl Scope<'_> {
-    /// Distribution of the work over ranks.
-    pub fn spread(&self) -> Spread {
-        let context = self.batch.context.as_ref();
-        let (cp, states) =
-            (context.map_or(1, Context::dealt), context.is_some_and(|of| of.pieces().is_some()));
-        Spread { cp, states, ..Spread::of(&self.device.mesh) }
-    }
-}
+use crate::scope::{Scope, exec};
 
 /// A further input of segments: an encoder's output, an image's features. It has its own number of rows, all of which
 /// are on each of the ranks that share a sub-layer ([`Ctx::enter`] in the segment that makes it).
@@ -205,28 +181,6 @@ fn weights<'a>(
     }
     weights.wait();
     weights
-}
-
-pub(crate) fn exec<'a>(scope: &'a Scope<'_>, at: &PlacedSegment, head_groups: usize) -> Exec<'a> {
-    let (device, params, batch) = (scope.device, scope.params, &*scope.batch);
-    let (layer, layers_on) = (at.layer, at.layers_on());
-    let (rows, kv, adds, carry, loads, trains) = (0..batch.tokens, None, true, None, None, true);
-    Exec {
-        device,
-        params,
-        batch,
-        kv,
-        rows,
-        weight: None,
-        layer,
-        layers_on,
-        head_groups,
-        adds,
-        carry,
-        loads,
-        dw: Vec::new(),
-        trains,
-    }
 }
 
 /// The state on which a pass's steps depend.

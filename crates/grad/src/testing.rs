@@ -13,7 +13,7 @@ use fathom_tensor::{
 
 use crate::{Batch, Param, ParamId, Params};
 
-pub(crate) use case::{Case, check, check_within, join};
+pub(crate) use case::{Case, check, check_pair, check_within, join};
 
 /// Rows x columns in f64.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,13 +6,14 @@ use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 
-use fathom_tensor::mesh::{Flying, Group};
-use fathom_tensor::spill::{Reading, Stored};
+use fathom_tensor::mesh::Group;
+use fathom_tensor::spill::Stored;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Packing, Reader, Share, Tensor};
 
-use crate::disk::{Role, StateDisk, SweptChunk, chunks};
+use crate::disk::{ChunkHome, DiskValue, Role, StateDisk, SweptChunk, chunks};
 use crate::packed::{PackedValue, PackedWeight, Rescale};
 use crate::parted::ShardedValue;
+use crate::visit::{Coming, Visit};
 
 /// A matrix that is in memory always, or only while it is used. Cheap to clone; clones are the same value.
 #[derive(Clone)]
@@ -29,47 +30,6 @@ enum Home {
     Parted(Rc<ShardedValue>),
     Packed(Rc<PackedValue>),
     Blocked(Rc<PackedWeight>),
-}
-
-pub(crate) struct DiskValue {
-    pub disk: Rc<StateDisk>,
-    pub role: Role,
-    pub chunks: Vec<Stored>,
-    layer: i32,
-    visit: RefCell<Visit>,
-}
-
-/// State of a value while it is in memory.
-#[derive(Default)]
-pub(crate) struct Visit {
-    users: u32,
-    at: At,
-}
-
-#[derive(Default)]
-enum At {
-    #[default]
-    Absent,
-    Coming(Tensor, Coming),
-    Here(Tensor),
-}
-
-/// A fetch in flight.
-pub(crate) enum Coming {
-    Disk(Vec<Reading>),
-    /// From other ranks.
-    Ranks(Flying),
-}
-
-impl Coming {
-    /// Waits until the value has arrived.
-    fn arrive(self) {
-        match self {
-            // Failures are the engine's first error, reported by `StateDisk::check`.
-            Coming::Disk(readings) => readings.into_iter().for_each(|reading| drop(reading.retire())),
-            Coming::Ranks(flying) => flying.wait(),
-        }
-    }
 }
 
 impl From<Tensor> for Value {
@@ -104,7 +64,8 @@ impl Value {
         layer: i32,
     ) -> Value {
         let chunks = disk.reserve(shape[0] * shape[1], dtype, role, layer);
-        let offloaded = DiskValue { disk: disk.clone(), role, chunks, layer, visit: RefCell::default() };
+        let offloaded =
+            DiskValue { disk: disk.clone(), role, dtype, chunks, layer, visit: RefCell::default() };
         Value { shape, dtype, home: Home::Offloaded(Rc::new(offloaded)) }
     }
 
@@ -268,10 +229,7 @@ impl Value {
             Home::Packed(packed) => packed.plain(),
             Home::Offloaded(_) | Home::Parted(_) => None,
         };
-        let here = self.visit().and_then(|visit| match &visit.borrow().at {
-            At::Here(tensor) => Some(tensor.clone()),
-            At::Absent | At::Coming(..) => None,
-        });
+        let here = self.visit().and_then(|visit| visit.borrow().tensor());
         here.or(packed).unwrap_or_else(|| panic!("{self:?} is used and was not fetched"))
     }
 
@@ -284,20 +242,27 @@ impl Value {
         self.tensor().reshape(1, self.len()).view_cols(range)
     }
 
+    /// Some elements for a sweep that reads them, writes them, or both.
+    pub(crate) fn chunk(&self, range: Range<usize>, read: bool, write: bool) -> SweptChunk<'_> {
+        let home = match self.offloaded() {
+            Some(offloaded) => ChunkHome::Disk(offloaded),
+            None => ChunkHome::Memory(self.flat(range.clone())),
+        };
+        SweptChunk { home, range, read, write }
+    }
+
     /// Adds a user: starts to fetch the value unless it is in memory or being fetched.
     pub(crate) fn fetch(&self, device: &Device) {
         if let Home::Packed(packed) = &self.home {
             return packed.fetch(device);
         }
         let Some(visit) = self.visit() else { return };
-        let mut visit = visit.borrow_mut();
-        visit.users += 1;
-        if matches!(visit.at, At::Absent) {
+        visit.borrow_mut().enter(|| {
             let [rows, cols] = self.shape;
             let tensor = device.empty(rows, cols, self.dtype, Category::Params);
             let coming = self.come(device, &tensor.reshape(1, self.len()));
-            visit.at = At::Coming(tensor, coming);
-        }
+            (tensor, coming)
+        });
     }
 
     fn come(&self, device: &Device, flat: &Tensor) -> Coming {
@@ -318,15 +283,7 @@ impl Value {
         if let Home::Packed(packed) = &self.home {
             return packed.wait();
         }
-        let Some(visit) = self.visit() else { return };
-        let mut visit = visit.borrow_mut();
-        visit.at = match std::mem::take(&mut visit.at) {
-            At::Coming(tensor, coming) => {
-                coming.arrive();
-                At::Here(tensor)
-            }
-            other => other,
-        };
+        self.visit().map(|visit| visit.borrow_mut().wait());
     }
 
     /// Removes a user; the last one frees the memory.
@@ -334,15 +291,7 @@ impl Value {
         if let Home::Packed(packed) = &self.home {
             return packed.release();
         }
-        let Some(visit) = self.visit() else { return };
-        let mut visit = visit.borrow_mut();
-        visit.users -= 1;
-        if visit.users == 0
-            && let At::Coming(_, coming @ Coming::Ranks(_)) = std::mem::take(&mut visit.at)
-        {
-            // Other users wait until theirs has arrived.
-            coming.arrive();
-        }
+        self.visit().map(|visit| visit.borrow_mut().leave());
     }
 
     fn sweep(&self, read: bool, work: &mut dyn FnMut(Range<usize>, &Tensor)) {
@@ -358,10 +307,7 @@ impl Value {
             Home::Offloaded(offloaded) => offloaded,
         };
         let ranges: Vec<Range<usize>> = chunks(self.len()).collect();
-        let part = |item: usize| {
-            let range = ranges[item].clone();
-            vec![SweptChunk { value: self, range, read, write: !read }]
-        };
+        let part = |item: usize| vec![self.chunk(ranges[item].clone(), read, !read)];
         offloaded.disk.sweep(ranges.len(), &part, &mut |item, views| work(ranges[item].clone(), &views[0]));
     }
 

@@ -10,7 +10,7 @@ use crate::engine::{Engine, Outcome, Selection, Subject};
 use crate::guard::Guard;
 use crate::guarded::Session;
 use crate::guards::Guards;
-use crate::journal::Shown;
+use crate::journal::JournalParts;
 use crate::prompt::{answered_tool, note_result};
 use crate::rail::Context;
 use crate::stream::judge_call;
@@ -122,19 +122,19 @@ pub fn session(
 }
 
 /// The parts of the log that `options.log` asks for.
-fn shown(options: Option<&Value>) -> CheckResult<Shown> {
+fn shown(options: Option<&Value>) -> CheckResult<JournalParts> {
     let malformed = |what: &str| CheckError::Malformed(what.to_string());
-    let Some(options) = options.filter(|it| !it.is_null()) else { return Ok(Shown::default()) };
+    let Some(options) = options.filter(|it| !it.is_null()) else { return Ok(JournalParts::default()) };
     let options = options.as_object().ok_or_else(|| malformed("`options` should be an object"))?;
     known(options, &["rails", "log"], "guardrails.options")?;
-    let Some(log) = options.get("log").filter(|it| !it.is_null()) else { return Ok(Shown::default()) };
+    let Some(log) = options.get("log").filter(|it| !it.is_null()) else { return Ok(JournalParts::default()) };
     let log = log.as_object().ok_or_else(|| malformed("`options.log` should be an object"))?;
     known(log, &["activated_rails", "llm_calls"], "guardrails.options.log")?;
     let is_on = |key: &str| match log.get(key) {
         None | Some(Value::Null) => Ok(false),
         Some(value) => value.as_bool().ok_or_else(|| malformed("`options.log` should have true or false")),
     };
-    Ok(Shown { activated_rails: is_on("activated_rails")?, llm_calls: is_on("llm_calls")? })
+    Ok(JournalParts { activated_rails: is_on("activated_rails")?, llm_calls: is_on("llm_calls")? })
 }
 
 /// The configuration that a request names.
@@ -311,7 +311,7 @@ struct Check<'a> {
 
 /// Findings so far.
 #[derive(Default)]
-struct Found {
+struct Findings {
     verdicts: Vec<Value>,
     /// Texts that were judged, or known from before.
     judged: usize,
@@ -324,7 +324,7 @@ struct Found {
 
 impl Check<'_> {
     fn run(&self) -> CheckResult<Value> {
-        let mut found = Found::default();
+        let mut found = Findings::default();
         let config = self.engine.config();
         let beginning = [
             "checks",
@@ -373,7 +373,12 @@ impl Check<'_> {
         }))
     }
 
-    fn message(&self, at: usize, (message, id): (&Value, &MessageId), found: &mut Found) -> CheckResult<()> {
+    fn message(
+        &self,
+        at: usize,
+        (message, id): (&Value, &MessageId),
+        found: &mut Findings,
+    ) -> CheckResult<()> {
         let direction = match message["role"].as_str() {
             Some("assistant") => Direction::Output,
             Some("tool" | "function") => Direction::ToolResult,
@@ -414,7 +419,13 @@ impl Check<'_> {
         subject
     }
 
-    fn text(&self, at: usize, text: &str, direction: Direction, found: &mut Found) -> CheckResult<Outcome> {
+    fn text(
+        &self,
+        at: usize,
+        text: &str,
+        direction: Direction,
+        found: &mut Findings,
+    ) -> CheckResult<Outcome> {
         let mut subject = self.subject(at, direction);
         if direction == Direction::ToolResult {
             subject.tool = Some(Arc::new(answered_tool(&subject.context)));
@@ -429,7 +440,7 @@ impl Check<'_> {
         Ok(outcome)
     }
 
-    fn calls(&self, at: usize, (message, id): (&Value, &MessageId), found: &mut Found) -> CheckResult<()> {
+    fn calls(&self, at: usize, (message, id): (&Value, &MessageId), found: &mut Findings) -> CheckResult<()> {
         let calls = message["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default();
         let mut earlier = Vec::new();
         for (which, call) in calls.iter().enumerate() {
@@ -463,7 +474,7 @@ impl Check<'_> {
     }
 }
 
-impl Found {
+impl Findings {
     fn add(&mut self, at: usize, verdict: &Verdict) {
         self.failed |= verdict.failed;
         if verdict.decision == Decision::Block && self.blocked.is_none() {

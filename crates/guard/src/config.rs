@@ -208,6 +208,18 @@ pub struct Config {
     pub folder: PathBuf,
 }
 
+/// A wrong part of a file.
+#[derive(Debug, thiserror::Error)]
+#[error("{}:{line}: {message}", file.display())]
+pub struct FileError {
+    /// The file.
+    pub file: PathBuf,
+    /// Line, from 1.
+    pub line: usize,
+    /// Problem and remedy.
+    pub message: String,
+}
+
 /// Error of a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -215,15 +227,8 @@ pub enum ConfigError {
     #[error(transparent)]
     Read(#[from] fathom_base::Error),
     /// A part of the file is wrong.
-    #[error("{}:{line}: {message}", file.display())]
-    Wrong {
-        /// The file.
-        file: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// Problem and remedy.
-        message: String,
-    },
+    #[error(transparent)]
+    Wrong(#[from] FileError),
 }
 
 impl Config {

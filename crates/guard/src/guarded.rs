@@ -20,7 +20,7 @@ use crate::answers::{Answers, refused_text};
 use crate::config::Reasoning;
 use crate::engine::{Engine, Selection, Subject};
 use crate::guard::Guard;
-use crate::journal::{Journal, Shown};
+use crate::journal::{Journal, JournalParts};
 use crate::prompt::{JudgedPrompt, PromptJudge};
 use crate::rail::{Context, Cost};
 use crate::reasoning;
@@ -42,7 +42,7 @@ pub struct Session {
     /// Where runs of rails are noted.
     pub journal: Option<Arc<Journal>>,
     /// Parts of the journal that the answer shows; `None` if the request says nothing about rails.
-    pub shown: Option<Shown>,
+    pub shown: Option<JournalParts>,
 }
 
 /// A service within rails. Clones share everything but the session.

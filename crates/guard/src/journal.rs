@@ -11,7 +11,7 @@ use crate::verdict::{Decision, Direction, Verdict};
 
 /// Parts of a journal that an answer shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shown {
+pub struct JournalParts {
     /// The rails that ran.
     pub activated_rails: bool,
     /// The calls of models by rails.
@@ -115,7 +115,7 @@ impl Journal {
     }
 
     /// The log of an answer, in NeMo Guardrails' fields; times are seconds.
-    pub fn json(&self, shown: Shown) -> Value {
+    pub fn json(&self, shown: JournalParts) -> Value {
         let (runs, calls) = self.with(|entries| (entries.runs.clone(), entries.calls.clone()));
         let mut log = json!({"stats": stats(&runs, &calls)});
         if shown.activated_rails {

@@ -40,19 +40,19 @@ mod threads;
 mod verdict;
 
 pub use config::{
-    AuditSettings, Config, ConfigError, ConfiguredRail, FILE, GuardSettings, Hold, OnFailure, Reasoning,
-    Setting, ToolRule,
+    AuditSettings, Config, ConfigError, ConfiguredRail, FILE, FileError, GuardSettings, Hold, OnFailure,
+    Reasoning, Setting, ToolRule,
 };
 pub use engine::{Engine, Outcome, Selection, Subject};
 pub use guard::Guard;
 pub use guarded::{GuardedService, Session};
 pub use guards::Guards;
-pub use journal::{Journal, ModelCall, RailRun, Shown};
+pub use journal::{Journal, JournalParts, ModelCall, RailRun};
 pub use judge::{JudgeError, Perplexity, jailbreak_affixes, perplexity};
 pub use ledger::Ledger;
 pub use metrics::{Metrics, RailCounters};
 pub use needs::Needs;
 pub use rail::{Action, Context, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, ToolUse, Until};
-pub use registry::{BuildError, Entry, OptionTable, RAILS, RailKind, Refused, entry, fields, find};
+pub use registry::{BuildError, Entry, OptionError, OptionTable, RAILS, RailKind, entry, fields, find};
 pub use stream::{AnswerStream, Beginning};
 pub use verdict::{Decision, Direction, Edit, Finding, Reason, Verdict, edited};

@@ -11,7 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::config::{
-    Config, ConfigError, ConfiguredRail, FILE, GuardSettings, Hold, OnFailure, Setting, ToolRule,
+    Config, ConfigError, ConfiguredRail, FILE, FileError, GuardSettings, Hold, OnFailure, Setting, ToolRule,
 };
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Horizon, Manifest};
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
     fn wrong(&self, at: usize, message: impl Into<String>) -> ConfigError {
         let line =
             self.text.as_bytes()[..at.min(self.text.len())].iter().filter(|b| **b == b'\n').count() + 1;
-        ConfigError::Wrong { file: self.file.to_path_buf(), line, message: message.into() }
+        FileError { file: self.file.to_path_buf(), line, message: message.into() }.into()
     }
 
     fn malformed(&self, error: &toml::de::Error, at: usize) -> ConfigError {

@@ -23,22 +23,22 @@ pub trait RailKind {
     ///
     /// # Errors
     /// An option that is impossible, or a need that is missing.
-    fn build(options: Self::Options, setting: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, Refused>;
+    fn build(options: Self::Options, setting: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, OptionError>;
 }
 
 /// An option that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct OptionError {
     /// Name of the option.
     pub key: &'static str,
     /// Problem and remedy.
     pub message: String,
 }
 
-impl Refused {
+impl OptionError {
     /// Refuses an option.
-    pub fn new(key: &'static str, message: impl Into<String>) -> Refused {
-        Refused { key, message: message.into() }
+    pub fn new(key: &'static str, message: impl Into<String>) -> OptionError {
+        OptionError { key, message: message.into() }
     }
 }
 
@@ -47,7 +47,7 @@ pub enum BuildError {
     /// The options are malformed.
     Options(toml::de::Error),
     /// An option is impossible.
-    Refused(Refused),
+    Refused(OptionError),
 }
 
 /// A table of options with the places of its keys and values.

@@ -11,6 +11,8 @@
 //! This crate knows nothing above `tensor`.
 
 #[cfg(feature = "mpi")]
+mod end;
+#[cfg(feature = "mpi")]
 mod link;
 #[cfg(feature = "mpi")]
 mod transfer;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use fathom_tensor::mesh::{Flight, Link, LinkError, Traffic, What};
 use fathom_tensor::{Device, LoanedTensor, Share, Tensor};
 
+use crate::end::End;
 use crate::transfer::Transfer;
-use crate::world::End;
 
 /// Largest size in bytes of a tensor that travels within the first message.
 const SMALL_BYTES: usize = 64 << 10;

@@ -42,7 +42,7 @@ struct RunOptions {
 }
 
 /// A run's arguments besides its recipe.
-struct Given {
+struct RunArguments {
     command: String,
     functions: Functions,
     allow_processes: bool,
@@ -73,7 +73,7 @@ impl Run {
         let (stop, save_requests) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let done = Pending::new();
         let folder = loaded.value.run.out.clone();
-        let given = Given {
+        let arguments = RunArguments {
             command,
             functions,
             allow_processes,
@@ -83,9 +83,9 @@ impl Run {
         };
         let to = done.clone();
         let work = move || {
-            let ended = guarded(|| run(loaded, &given));
+            let ended = guarded(|| run(loaded, &arguments));
             to.put(ended);
-            given.events.0.end();
+            arguments.events.0.end();
         };
         let thread = thread("run", work)?;
         Ok(Run { stop, save_requests, folder, done, thread: Mutex::new(Some(thread)) })
@@ -128,8 +128,8 @@ impl Run {
     }
 }
 
-fn run(loaded: Loaded<Recipe>, given: &Given) -> Result<String> {
-    let Given { command, functions, allow_processes, events, stop, save_requests } = given;
+fn run(loaded: Loaded<Recipe>, arguments: &RunArguments) -> Result<String> {
+    let RunArguments { command, functions, allow_processes, events, stop, save_requests } = arguments;
     let order = Order {
         command: command.clone(),
         stop: stop.clone(),

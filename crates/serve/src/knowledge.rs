@@ -75,7 +75,7 @@ pub struct KnowledgeBase {
 
 /// Passages that passed the screen, with the number of those that did not.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct SearchResult {
     /// The passages, the best first.
     pub passages: Vec<Passage>,
     /// Passages that were left out.
@@ -87,8 +87,8 @@ impl KnowledgeBase {
     ///
     /// # Errors
     /// Those of the store.
-    pub fn search(&self, request: &SearchRequest) -> fathom_base::Result<Found> {
-        let mut found = Found::default();
+    pub fn search(&self, request: &SearchRequest) -> fathom_base::Result<SearchResult> {
+        let mut found = SearchResult::default();
         for mut passage in self.store.search(request)? {
             match self.screen.as_ref().map_or(ScreenVerdict::Passed, |screen| screen(&passage.text)) {
                 ScreenVerdict::Passed => {}
@@ -141,7 +141,7 @@ impl KnowledgeBase {
 
 /// Sources of an answer, numbered from 1.
 #[derive(Clone, Debug, Default)]
-pub struct Sources(Found);
+pub struct Sources(SearchResult);
 
 impl Sources {
     /// The user's message with the sources in front.

@@ -39,7 +39,7 @@ pub use fault::Fault;
 pub use fields::{HARMLESS, REFUSED};
 pub use keys::ApiKeys;
 pub use knowledge::{
-    Found, Knowledge, KnowledgeBase, Passage, Screen, ScreenVerdict, SearchRequest, Sources,
+    Knowledge, KnowledgeBase, Passage, Screen, ScreenVerdict, SearchRequest, SearchResult, Sources,
 };
 pub use rails::{RailRecord, RailSpan, RailedModel, Rails};
 pub use route::{Access, Route, Takes};

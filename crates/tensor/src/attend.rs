@@ -127,7 +127,7 @@ impl<'a> Attention<'a> {
 
     /// Shapes and types of the call.
     pub fn desc(&self, backward: bool) -> crate::OpDesc {
-        crate::OpDesc::Attention {
+        crate::OpDesc::Attention(crate::AttentionSizes {
             q_tokens: self.q.rows(),
             k_tokens: if self.mask.pages.is_some() { self.mask.keys() } else { self.k.rows() },
             heads: self.q.cols() / self.head_dim,
@@ -138,7 +138,7 @@ impl<'a> Attention<'a> {
             partial: self.mask.partial && self.sinks.is_none() && self.bias.is_none() && self.softcap == 0.0,
             span: self.bias.map_or(0, |bias| bias.terms.span()),
             backward,
-        }
+        })
     }
 }
 

@@ -25,23 +25,6 @@ pub struct DocumentRuns {
 }
 
 impl DocumentRuns {
-    /// Charged at `most` runs.
-    ///
-    /// # Panics
-    /// If there are more.
-    #[track_caller]
-    pub fn new(device: &Device, runs: Vec<DocumentRun>, most: usize) -> DocumentRuns {
-        assert!(runs.len() <= most, "documents: {} runs, and at most {most} are charged", runs.len());
-        let end = runs.last().map_or(0, |run| run.rows.end);
-        let line = |value: &dyn Fn(&DocumentRun) -> usize, rest: usize| {
-            let rest = std::iter::repeat_n(rest, most + 1 - runs.len());
-            runs.iter().map(value).chain(rest).map(|value| value as i32).collect::<Vec<i32>>()
-        };
-        let lines = [line(&|run| run.rows.start, end), line(&|run| run.offset, 0)].concat();
-        let table = device.from_i32(&lines, Category::Data).reshape(2, most + 1);
-        DocumentRuns { runs, table }
-    }
-
     /// Everything on which work depends.
     pub fn sizes(&self) -> impl Iterator<Item = u64> {
         self.runs.iter().flat_map(|run| [run.rows.end as u64, run.offset as u64])

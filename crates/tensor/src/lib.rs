@@ -45,6 +45,8 @@ mod span;
 pub mod spill;
 mod stop;
 mod summary;
+mod sums;
+mod tables;
 mod tensor;
 mod term;
 mod tick;
@@ -71,8 +73,7 @@ pub use in_flight::InFlight;
 pub use loan::LoanedTensor;
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, CrossEntropy, Embed, Machine, MomentScales, Norm,
-    NormBackward, NormKind, Rope, RopeTable, SUM_CHUNK, SUM_UNIT, StepScale, VocabularyShare,
-    is_whole_chunks,
+    NormBackward, NormKind, Rope, RopeTable, StepScale, VocabularyShare,
 };
 pub use mask::{
     Band, Extent, Mask, PAGE_ROWS, PackPages, PackedMask, PageFormat, PageTable, Sequence, Slice,
@@ -85,7 +86,7 @@ pub use pack::{Pack, Unpack};
 pub use pool::Arena;
 pub use pool::Pool;
 pub use profile::TERMS;
-pub use profile::{Hardware, OpDesc, Portions, Profile, Rates, Sheet, host_share};
+pub use profile::{AttentionSizes, Hardware, OpDesc, Portions, Profile, Rates, Sheet, host_share};
 pub use scan::{
     Conv, ConvBackward, ConvOperands, Delta, DeltaBackward, DeltaOperands, GatedNorm, GatedNormBackward,
     GatedNormOperands, RunStates, SCAN_CHUNK, SCAN_SPAN, SCAN_STEPS, Ssd, SsdBackward, SsdBegins, SsdEnds,
@@ -94,6 +95,7 @@ pub use scan::{
 pub use share::{Pass, Reader, Share};
 pub use stop::{GivenUp, Revocable};
 pub use summary::Summary;
+pub use sums::{SUM_CHUNK, SUM_UNIT, is_whole_chunks};
 pub use tensor::Tensor;
 pub use term::ProductTerm;
 pub use times::Times;

@@ -2,7 +2,7 @@
 //!
 //! Rules that every machine keeps (each is tested for them): an output row depends only on its inputs and a fixed order
 //! of addition, the same for one row and a million; sums over rows run in ascending order, continued from what the
-//! output holds, so that cutting the rows at multiples of [`SUM_CHUNK`] changes no bit. A machine that is slow with
+//! output holds, so that cutting the rows at multiples of [`crate::SUM_CHUNK`] changes no bit. A machine that is slow with
 //! denormal numbers reads and writes them as zeros in all its arithmetic.
 
 use std::sync::Arc;
@@ -32,21 +32,6 @@ use crate::spill::Copies;
 use crate::tensor::floats;
 use crate::term::ProductTerm;
 use crate::{PackPages, Profile, Tensor};
-
-/// Rows per chunk of a sum over rows, on every machine. A kernel adds a chunk's rows in its own fixed order, as suits
-/// its vectors or matrix units, and chunk after chunk, ascending, to what the output holds. Cutting a sum into calls at
-/// a multiple of this changes no bit: tiles, micro-batches and parts of a context are whole chunks. A larger value
-/// would rule out smaller tiles; a smaller one would leave kernels too little work between reads of the output.
-pub const SUM_CHUNK: usize = 128;
-
-/// Neighbours that a unit of products sums in its own order before adding to the output: two for `vdpbf16ps`, at most
-/// this many for an AMX tile. Rows that begin at a multiple of it are summed as if they began at 0.
-pub const SUM_UNIT: usize = 32;
-
-/// True if cutting rows here changes no sum over them: a nonzero multiple of [`SUM_CHUNK`].
-pub fn is_whole_chunks(rows: usize) -> bool {
-    rows > 0 && rows.is_multiple_of(SUM_CHUNK)
-}
 
 /// Kind of normalisation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -216,6 +201,24 @@ pub struct CrossEntropy<'a> {
     /// f32 [2, r]: the entropy of the softmax in nats, and 1 where the label is the largest logit (the first of
     /// equals), else 0; zeros where ignored. If present, a rank's statistics have four rows.
     pub measures: Option<&'a Tensor>,
+}
+
+impl<'a> CrossEntropy<'a> {
+    /// Losses alone, of logits as they are.
+    pub fn losses(logits: &'a Tensor, labels: &'a Tensor, loss: &'a Tensor) -> CrossEntropy<'a> {
+        CrossEntropy {
+            logits,
+            labels,
+            weights: None,
+            loss,
+            dlogits: None,
+            scale: 1.0,
+            softcap: 0.0,
+            z_loss: 0.0,
+            spread: None,
+            measures: None,
+        }
+    }
 }
 
 /// Cross-entropy over a vocabulary that is spread over ranks: first each rank computes its statistics; then, given
@@ -501,7 +504,7 @@ pub trait Machine: Send + Sync {
         rows.for_each(|(logits, kept)| choice::leave_out(logits, kept, op.first));
         self.write(op.logits, &logits.iter().flat_map(|logit| logit.to_le_bytes()).collect::<Vec<u8>>());
     }
-    /// `out += sum(x)` in chunks of [`SUM_CHUNK`] columns, ascending; f32 [1, n] to [1, 1].
+    /// `out += sum(x)` in chunks of [`crate::SUM_CHUNK`] columns, ascending; f32 [1, n] to [1, 1].
     fn sum(&self, x: &Tensor, out: &Tensor);
     /// `out += sum(x^2)`; f32 to [1, 1].
     fn sum_squares(&self, x: &Tensor, out: &Tensor);

@@ -61,6 +61,32 @@ impl Rates {
     }
 }
 
+/// Sizes of attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionSizes {
+    /// Query rows.
+    pub q_tokens: usize,
+    /// Key rows.
+    pub k_tokens: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Columns of one head.
+    pub head_dim: usize,
+    /// Storage type of q, k, v.
+    pub dtype: DType,
+    /// Most slices of the mask.
+    pub slices: usize,
+    /// True if a library makes results separately, which are then merged with those of other keys
+    /// ([`crate::Mask::partial`]).
+    pub partial: bool,
+    /// Distance from which on all keys have the same bias; 0 without biases, or if they have no end.
+    pub span: usize,
+    /// True if this is the backward pass.
+    pub backward: bool,
+}
+
 /// An operation's shape, as far as its scratch memory depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpDesc {
@@ -151,29 +177,7 @@ pub enum OpDesc {
         inner: usize,
     },
     /// Attention; the backward pass needs more.
-    Attention {
-        /// Query rows.
-        q_tokens: usize,
-        /// Key rows.
-        k_tokens: usize,
-        /// Query heads.
-        heads: usize,
-        /// Key and value heads.
-        kv_heads: usize,
-        /// Columns of one head.
-        head_dim: usize,
-        /// Storage type of q, k, v.
-        dtype: DType,
-        /// Most slices of the mask.
-        slices: usize,
-        /// True if a library makes results separately, which are then merged with those of other keys
-        /// ([`crate::Mask::partial`]).
-        partial: bool,
-        /// Distance from which on all keys have the same bias; 0 without biases, or if they have no end.
-        span: usize,
-        /// True if this is the backward pass.
-        backward: bool,
-    },
+    Attention(AttentionSizes),
     /// The backward pass of a gated norm.
     GatedNorm {
         /// Rows.

@@ -64,7 +64,7 @@ pub use error::{Error, Result};
 pub use held_out::held_out;
 pub use hidden_loss::HiddenLoss;
 pub use in_step::InStep;
-pub use micro_batch::{Compared, MicroBatch, RolloutColumns, SourceTokens, StepTotals};
+pub use micro_batch::{ContrastLosses, MicroBatch, RolloutColumns, SourceTokens, StepTotals};
 pub use new_model::{new_model, train_experts};
 pub use objective::{
     Answers, Best, Compares, CrossEntropy, Dft, Goal, LabelMetrics, Noise, Objective, ObjectiveSum,

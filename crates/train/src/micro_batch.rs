@@ -39,7 +39,7 @@ pub struct MicroBatch {
     /// Totals over all micro-batches of the step; `None` means this one alone.
     pub step: Option<StepTotals>,
     /// Losses of its rows among all of the step, and their gradients by its documents' vectors.
-    pub compared: Option<Arc<Compared>>,
+    pub compared: Option<Arc<ContrastLosses>>,
     /// Columns for labels that a policy wrote.
     pub rolled: RolloutColumns,
 }
@@ -91,7 +91,7 @@ pub struct RolloutColumns {
 
 /// Losses of a step's rows.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Compared {
+pub struct ContrastLosses {
     /// The loss of each row.
     pub losses: Vec<f64>,
     /// Whether its positive comes first.
@@ -100,11 +100,11 @@ pub struct Compared {
     pub gradient: Vec<f32>,
 }
 
-impl Compared {
+impl ContrastLosses {
     /// The part of some documents, of which `group` make a row.
-    pub(crate) fn part(&self, docs: Range<usize>, (group, columns): (usize, usize)) -> Compared {
+    pub(crate) fn part(&self, docs: Range<usize>, (group, columns): (usize, usize)) -> ContrastLosses {
         let rows = docs.start / group..docs.end / group;
-        Compared {
+        ContrastLosses {
             losses: self.losses[rows.clone()].to_vec(),
             hits: self.hits[rows].to_vec(),
             gradient: self.gradient[docs.start * columns..docs.end * columns].to_vec(),

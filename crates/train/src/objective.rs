@@ -18,7 +18,7 @@ use fathom_grad::{CrossEntropyLoss, TileLoss};
 use fathom_model::{Quantization, Retrieval, Spec, TrainableWeights, scored_at};
 
 use crate::hidden_loss::HiddenLoss;
-use crate::micro_batch::{Compared, MicroBatch};
+use crate::micro_batch::{ContrastLosses, MicroBatch};
 use crate::reference::Refers;
 
 /// An objective of training.
@@ -219,7 +219,7 @@ pub trait Compares: fmt::Debug {
     fn vectors(&self, answers: &Answers<'_>) -> Vec<f32>;
 
     /// Losses and gradients by the vectors of all documents of a step; documents with the same key have the same text.
-    fn compare(&self, vectors: &[f32], keys: &[u64]) -> Compared;
+    fn compare(&self, vectors: &[f32], keys: &[u64]) -> ContrastLosses;
 }
 
 /// A micro-batch and the model's outputs for it.

@@ -33,21 +33,10 @@ impl DeviceMicroBatch<'_> {
         (y, asked): (&Tensor, Option<&TeacherOutputs>),
         grads: &mut Grads,
     ) -> Tensor {
-        match minimised.goal.objective.weigh() {
-            Some(weigh) => self.minimise_weighed(model, (minimised, weigh), scope, y, grads),
-            None => self.minimise_constant(model, minimised, scope, (y, asked), grads),
+        if let Some(weigh) = minimised.goal.objective.weigh() {
+            return self.minimise_weighed(model, (minimised, weigh), scope, y, grads);
         }
-    }
-
-    /// With constant weights: in one pass over the logits.
-    fn minimise_constant(
-        &self,
-        model: &Model,
-        minimised: &StepObjective<'_>,
-        scope: &Scope<'_>,
-        (y, asked): (&Tensor, Option<&TeacherOutputs>),
-        grads: &mut Grads,
-    ) -> Tensor {
+        // With constant weights, one pass over the logits is enough.
         let of_teacher = self.of_teacher(minimised, scope);
         let teacher = self.teacher(minimised, (of_teacher.as_ref(), asked));
         let terms = minimised.goal.objective.terms();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fathom_base::Service;
 use fathom_guard::checks::{self, CheckError};
-use fathom_guard::{Cost, Guard, GuardedService, Guards, Needs, RailRun, Session, Shown};
+use fathom_guard::{Cost, Guard, GuardedService, Guards, JournalParts, Needs, RailRun, Session};
 use fathom_serve::{Fault, RailRecord, RailSpan, RailedModel, Rails, Screen, ScreenVerdict};
 use serde_json::{Value, json};
 
@@ -75,7 +75,7 @@ impl RailRecord for Record {
     fn answer(&self) -> Option<Value> {
         let shown = self.session.shown?;
         let mut answer = json!({"config_id": self.config});
-        if shown != Shown::default() {
+        if shown != JournalParts::default() {
             answer["log"] = self.session.journal.as_ref().map(|journal| journal.json(shown)).into();
         }
         Some(answer)

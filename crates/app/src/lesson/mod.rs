@@ -189,7 +189,7 @@ fn lesson_job(job: &Job, folder: &Path, length: &str, events: &dyn Events) -> Re
 }
 
 /// Measurements of the model.
-struct Seen {
+struct LessonFigures {
     bits_per_byte: f64,
     /// Prompts with the model's answers.
     answers: Vec<(String, String)>,
@@ -202,7 +202,7 @@ fn look(
     held_out: &[Pair],
     folder: &Path,
     events: &dyn Events,
-) -> Result<Seen> {
+) -> Result<LessonFigures> {
     let options = HostOptions {
         adapter: adapter.map(Path::to_path_buf),
         sequences: ANSWERED,
@@ -238,7 +238,7 @@ fn look(
             bytes += service.decode(&ids[1..])?.len();
         }
     }
-    Ok(Seen { bits_per_byte: nats / std::f64::consts::LN_2 / bytes.max(1) as f64, answers })
+    Ok(LessonFigures { bits_per_byte: nats / std::f64::consts::LN_2 / bytes.max(1) as f64, answers })
 }
 
 /// Exports the model with the adapter merged.
@@ -257,7 +257,12 @@ fn merge(lesson: &Path, to: &Path, events: &dyn Events) -> Result<()> {
 }
 
 /// Adds the lesson's results to the run's log and report.
-fn report_of(job: &Job, lesson: &Job, seen: [Seen; 2], [took_s, given_s]: [f64; 2]) -> Result<Report> {
+fn report_of(
+    job: &Job,
+    lesson: &Job,
+    seen: [LessonFigures; 2],
+    [took_s, given_s]: [f64; 2],
+) -> Result<Report> {
     let known = read_events(job.log())?;
     let mut done = known.iter().rev().find_map(|event| match Event::from_value(event) {
         Some(Event::Done(done)) => Some(done),

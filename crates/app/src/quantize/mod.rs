@@ -18,7 +18,7 @@ use crate::machine::Machine;
 use crate::models::{self, model_folder, tokenizer_files_for};
 use fathom_model::LoadedModel;
 
-use moments::{Given, Judged};
+use moments::{CalibrationModel, KnownMoments};
 
 /// One of this many samples is held out for measuring.
 const HELD_OUT: usize = 4;
@@ -108,8 +108,8 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
             if request.data.is_some() { Some(models::load(&device, &folder, None, events)?) } else { None };
         let loss = |loaded: &LoadedModel| mean_loss(loaded.view(), &tokenizer, &measured);
         let before = loaded.as_ref().map(loss).transpose()?;
-        let judged = loaded.as_ref().map(|loaded| Judged { loaded, texts: &texts, events });
-        let FolderSummary { group, unjudged } = write(request, (&folder, &opened), judged.as_ref())?;
+        let calibration = loaded.as_ref().map(|loaded| CalibrationModel { loaded, texts: &texts, events });
+        let FolderSummary { group, unjudged } = write(request, (&folder, &opened), calibration.as_ref())?;
         drop(loaded);
         let written = models::load(&device, &request.to, None, events)?;
         let after = before.is_some().then(|| loss(&written)).transpose()?;
@@ -135,7 +135,7 @@ fn experts(tensors: &[BlockTensor], unjudged: usize) -> Option<Experts> {
 fn write(
     request: &Request,
     (folder, opened): (&Path, &HfFolder),
-    judged: Option<&Judged<'_>>,
+    calibration: Option<&CalibrationModel<'_>>,
 ) -> Result<FolderSummary> {
     let HfFolder { spec, generation, source, .. } = opened;
     let copy = tokenizer_files_for(folder, &request.to)?;
@@ -152,25 +152,25 @@ fn write(
     let tensors = block_tensors(spec);
     let grouped = || group_of(&tensors).map_err(named);
     let mut unjudged = 0;
-    let group = match (request.format, judged) {
+    let group = match (request.format, calibration) {
         (Target::Fp8, _) => save(&Fp8Save, 0)?,
         (Target::Int4, _) => rounded(RoundTo::Int4)?,
         (Target::Mxfp4, _) => rounded(RoundTo::Mxfp4)?,
         (Target::Nvfp4, _) => rounded(RoundTo::Nvfp4)?,
-        (Target::Gptq, Some(judged)) => {
+        (Target::Gptq, Some(calibration)) => {
             judgeable(folder, (spec, &tensors))?;
             let group = grouped()?;
-            let mut all = judged.moments(&tensors);
+            let mut all = calibration.moments(&tensors);
             let mut failed = None;
             let code = |name: &str, shape, values: Vec<f32>| {
                 let nearest = || GroupedTensor::round(&values, shape, group, Zero::Middle);
                 let found = match all.of(name) {
-                    Given::Enough(moments) => gptq(&values, shape, moments, group),
-                    Given::TooLittle => {
+                    KnownMoments::Enough(moments) => gptq(&values, shape, moments, group),
+                    KnownMoments::TooLittle => {
                         unjudged += 1;
                         Some(nearest())
                     }
-                    Given::Nothing => None,
+                    KnownMoments::Nothing => None,
                 };
                 if found.is_none() {
                     failed = Some(name.to_string());
@@ -183,10 +183,11 @@ fn write(
             }
             group
         }
-        (Target::Awq, Some(judged)) => {
+        (Target::Awq, Some(calibration)) => {
             judgeable(folder, (spec, &tensors))?;
             let group = grouped()?;
-            let factors = awq::factors((spec, source), (&tensors, group), &judged.sizes()).map_err(named)?;
+            let factors =
+                awq::factors((spec, source), (&tensors, group), &calibration.sizes()).map_err(named)?;
             let of_experts = tensors.iter().filter(|tensor| tensor.expert.is_some());
             unjudged = of_experts.filter(|tensor| !factors.has(&tensor.name)).count();
             let code = |name: &str, shape: [usize; 2], mut values: Vec<f32>| {

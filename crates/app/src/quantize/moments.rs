@@ -15,7 +15,7 @@ const BUDGET: usize = 2 << 30;
 const INDEX: &str = "moe.index";
 
 /// A model with its calibration text.
-pub(super) struct Judged<'a> {
+pub(super) struct CalibrationModel<'a> {
     pub loaded: &'a LoadedModel,
     pub texts: &'a [Vec<u32>],
     pub events: &'a dyn Events,
@@ -72,7 +72,7 @@ impl Layer {
     }
 }
 
-impl<'a> Judged<'a> {
+impl<'a> CalibrationModel<'a> {
     /// Runs the text through the model and passes on the inputs of all projections.
     fn each(&self, see: &mut See<'_>) {
         let LoadedModel { device, model, params } = self.loaded;
@@ -128,12 +128,12 @@ impl<'a> Judged<'a> {
         let most = bytes.values().map(|layer| layer.values().sum()).max().unwrap_or(1);
         let layers = (BUDGET / most.max(1)).max(1);
         let wanted = of.values().copied().collect();
-        AllMoments { judged: self, of, wanted, layers, held: BTreeMap::new(), first: None }
+        AllMoments { calibration: self, of, wanted, layers, held: BTreeMap::new(), first: None }
     }
 }
 
 /// Second moments of a projection's inputs, as far as known.
-pub(super) enum Given<'a> {
+pub(super) enum KnownMoments<'a> {
     /// Enough inputs were seen.
     Enough(&'a InputMoments),
     /// Too few tokens were routed to the expert.
@@ -144,7 +144,7 @@ pub(super) enum Given<'a> {
 
 /// Second moments, computed on demand.
 pub(super) struct AllMoments<'a, 'b> {
-    judged: &'b Judged<'a>,
+    calibration: &'b CalibrationModel<'a>,
     of: BTreeMap<String, At>,
     wanted: BTreeSet<At>,
     /// Number of layers held at once.
@@ -156,30 +156,30 @@ pub(super) struct AllMoments<'a, 'b> {
 
 impl AllMoments<'_, '_> {
     /// Returns the moments of a projection's inputs.
-    pub fn of(&mut self, name: &str) -> Given<'_> {
-        let Some(at) = self.of.get(name).copied() else { return Given::Nothing };
+    pub fn of(&mut self, name: &str) -> KnownMoments<'_> {
+        let Some(at) = self.of.get(name).copied() else { return KnownMoments::Nothing };
         let is_held = |first: usize| (first..first + self.layers).contains(&at.0);
         if !self.first.is_some_and(is_held) {
             self.read(at.0);
         }
         match (self.held.get(&at), at.2) {
-            (Some(moments), None) => Given::Enough(moments),
-            (Some(moments), Some(_)) if moments.are_enough() => Given::Enough(moments),
-            (_, Some(_)) => Given::TooLittle,
-            (None, None) => Given::Nothing,
+            (Some(moments), None) => KnownMoments::Enough(moments),
+            (Some(moments), Some(_)) if moments.are_enough() => KnownMoments::Enough(moments),
+            (_, Some(_)) => KnownMoments::TooLittle,
+            (None, None) => KnownMoments::Nothing,
         }
     }
 
     /// Runs the text for the layers from `first` on.
     fn read(&mut self, first: usize) {
         let layers = first..first + self.layers;
-        let last = layers.end.min(self.judged.loaded.model.spec.layers.len()) - 1;
+        let last = layers.end.min(self.calibration.loaded.model.spec.layers.len()) - 1;
         let what = format!("reading the text for what layers {first} to {last} are given");
-        self.judged.events.doing(&what);
+        self.calibration.events.doing(&what);
         self.held.clear();
         self.first = Some(first);
         let (held, wanted) = (&mut self.held, &self.wanted);
-        self.judged.each(&mut |at, rows, cols| {
+        self.calibration.each(&mut |at, rows, cols| {
             if layers.contains(&at.0) && wanted.contains(&at) {
                 held.entry(at).or_insert_with(|| InputMoments::new(cols)).add(rows);
             }

@@ -107,10 +107,11 @@ pub(super) fn run(name: &str, path: &Path, order: &Order, (opening, watch): Open
         engine = engine.drafting(drafting)?;
     }
     engine = engine.pooling(Sentence::open(&folder, loaded.model.spec.hidden)?);
-    let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype, held: held.as_ref() };
-    let beginnings = named.beginnings(&device.machine.profile().isa, order)?;
+    let model_folder =
+        ModelFolder { name, folder: &folder, tokenizer: &tokenizer, dtype, held: held.as_ref() };
+    let beginnings = model_folder.beginnings(&device.machine.profile().isa, order)?;
     let capacity = sizes.capacity.clone();
-    let (handle, commands) = service(named.facts(&engine, &capacity, order)?);
+    let (handle, commands) = service(model_folder.facts(&engine, &capacity, order)?);
     if !opening.ready(handle, sizes) {
         return Ok(());
     }
@@ -120,7 +121,7 @@ pub(super) fn run(name: &str, path: &Path, order: &Order, (opening, watch): Open
 }
 
 /// A model in a folder, with the name it is served under.
-pub(super) struct Named<'a> {
+pub(super) struct ModelFolder<'a> {
     pub name: &'a str,
     pub folder: &'a Path,
     pub tokenizer: &'a Arc<Tokenizer>,
@@ -129,7 +130,7 @@ pub(super) struct Named<'a> {
     pub held: Option<&'a BaseQuantization>,
 }
 
-impl Named<'_> {
+impl ModelFolder<'_> {
     /// Returns what the model's values depend on in addition to its files.
     fn how(&self, order: &Order) -> Vec<String> {
         let held = self.held.map(|held| format!("{held:?}"));
@@ -154,7 +155,7 @@ impl Named<'_> {
     /// # Errors
     /// A chat template or files that cannot be read.
     pub fn facts(&self, engine: &Engine<'_>, capacity: &Capacity, order: &Order) -> Result<Facts> {
-        let Named { name, folder, tokenizer, held, .. } = *self;
+        let ModelFolder { name, folder, tokenizer, held, .. } = *self;
         let of = FactsOf {
             name: name.to_string(),
             folder,

@@ -14,7 +14,7 @@ use fathom_text::Tokenizer;
 use fathom_train::recipe::Precision;
 
 use super::draft::Draft;
-use super::hosted::{Named, Opener, fits_next_to_served};
+use super::hosted::{ModelFolder, Opener, fits_next_to_served};
 use super::order::Order;
 use super::sizes::{self, Sizes};
 use crate::crew::{Crew, on_threads};
@@ -69,8 +69,9 @@ pub(super) fn run(name: &str, path: &Path, order: &Order, (opening, _): Opener<'
     let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), Precision::dtype);
     let (each, sizes) = planned(&machine, (&folder, &opened, dtype), &tokenizer, order)?;
     let held = order.held();
-    let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype, held: held.as_ref() };
-    let beginnings = named.beginnings(&machine.profile()?.isa, order)?;
+    let model_folder =
+        ModelFolder { name, folder: &folder, tokenizer: &tokenizer, dtype, held: held.as_ref() };
+    let beginnings = model_folder.beginnings(&machine.profile()?.isa, order)?;
     drop(opened);
     fits_next_to_served(name, &sizes, order)?;
     let (grid, limits, capacity) = (sizes.grid, sizes.limits, sizes.capacity.clone());
@@ -89,7 +90,7 @@ pub(super) fn run(name: &str, path: &Path, order: &Order, (opening, _): Opener<'
         if let Some(drafting) = &drafting {
             engine = engine.drafting(drafting)?;
         }
-        let (handle, commands) = service(named.facts(&engine, &capacity, order)?);
+        let (handle, commands) = service(model_folder.facts(&engine, &capacity, order)?);
         let commands = commands.leading(leader);
         followers.iter().try_for_each(|_| heard(&loaded, &part.loaded.device.mesh))?;
         if !opening.ready(handle, sizes) {

@@ -146,8 +146,7 @@ pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
     let cache = cache(request, &host, max_length)?;
     let kept = cache.found;
     let source = spec.source > 0;
-    let mut subject =
-        Subject { model: &host, tokenizer: &tokenizer, source, max_length, cache, cut: 0, asked: 0 };
+    let mut subject = Subject { source, cache, ..Subject::new(&host, &tokenizer, max_length) };
     let results = run(&nodes, &prepared, &mut subject, &options)?;
     warn_parts(&results, max_length, request.limit, events);
     let mut json = results.json();

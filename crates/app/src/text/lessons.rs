@@ -16,12 +16,12 @@ use fathom_curate::{store_prefix, tokenizer_dir};
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
 use fathom_text::lessons::{Lesson, Lessons, Teaching, Truncation};
-use fathom_text::loader::{Shortened, Spec, is_held_out, shortened};
+use fathom_text::loader::{LengthCounts, Spec, is_held_out, shortened};
 use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
 use fathom_train::stage::loader_spec;
 use serde::{Deserialize, Serialize};
 
-use super::reference::Given;
+use super::reference::ReferenceColumn;
 use super::{fetched, templates};
 use crate::error::{Context, Result, refuse};
 use crate::events::{Event as Heard, Events};
@@ -129,7 +129,7 @@ pub fn corpus(
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     given.save_dir(&folder)?;
     keep_template(job, &folder)?;
-    let mut given_reference = Given::new(job)?;
+    let mut given_reference = ReferenceColumn::new(job)?;
     let from = (&given, template.as_ref());
     let Some((report, example)) = write(&made, from, (&out, stop), (&mut given_reference, events))? else {
         return Ok(None);
@@ -168,7 +168,7 @@ fn write(
     made: &StoreKey,
     (tokenizer, template): (&Tokenizer, Option<&Template>),
     (out, stop): (&Path, &AtomicBool),
-    (reference, events): (&mut Given, &dyn Events),
+    (reference, events): (&mut ReferenceColumn, &dyn Events),
 ) -> Result<Option<(Data, events::Lesson)>> {
     let started = Instant::now();
     let answers = &made.teaching.answers;
@@ -332,8 +332,8 @@ pub fn say_shortened(job: &Job, store: &Store, events: &dyn Events) -> Result<()
 }
 
 /// Returns the message about lessons that are too long for a stage's samples, if any.
-pub fn short(stage: &str, spec: &Spec, found: Shortened) -> Option<String> {
-    let Shortened { cut, left_out } = found;
+pub fn short(stage: &str, spec: &Spec, found: LengthCounts) -> Option<String> {
+    let LengthCounts { cut, left_out } = found;
     let part = if spec.kept == Some(Truncation::KeepEnd) { "beginning" } else { "end" };
     (cut + left_out > 0).then(|| {
         format!(

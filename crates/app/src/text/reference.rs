@@ -37,7 +37,7 @@ pub fn named(hash: &[u8; 32]) -> String {
 }
 
 /// Column from another model that a run needs.
-struct Needed {
+struct ColumnNeed {
     column: Column,
     /// Folder of the model.
     folder: PathBuf,
@@ -50,13 +50,13 @@ struct Needed {
     temperature: f64,
 }
 
-impl Needed {
-    fn of(job: &Job) -> Result<Option<Needed>> {
+impl ColumnNeed {
+    fn of(job: &Job) -> Result<Option<ColumnNeed>> {
         let table = &job.recipe().objective;
-        let needed = |column, folder: PathBuf, key, top_k, temperature| -> Result<Option<Needed>> {
+        let needed = |column, folder: PathBuf, key, top_k, temperature| -> Result<Option<ColumnNeed>> {
             let made_by =
                 if top_k == 0 { hash(&folder)? } else { hash_of_best(&folder, top_k, temperature)? };
-            Ok(Some(Needed { column, folder, key, made_by, top_k, temperature }))
+            Ok(Some(ColumnNeed { column, folder, key, made_by, top_k, temperature }))
         };
         match &table.teacher {
             Some(teacher) if table.method == MethodName::Distill && table.top_k > 0 => {
@@ -98,21 +98,21 @@ pub fn hash_of_best(folder: &Path, top_k: usize, temperature: f64) -> Result<[u8
 }
 
 /// Column values that rows bring with them, as written by `fathom score`.
-pub struct Given {
+pub struct ReferenceColumn {
     /// Column that the run needs; `None` if it needs none.
-    wanted: Option<Needed>,
+    wanted: Option<ColumnNeed>,
     writer: Option<ColumnWriter>,
     /// Set if some document lacks values, so that all are computed.
     lacks: bool,
 }
 
-impl Given {
+impl ReferenceColumn {
     /// Prepares for the rows of a run.
     ///
     /// # Errors
     /// A model that cannot be read.
-    pub fn new(job: &Job) -> Result<Given> {
-        Ok(Given { wanted: Needed::of(job)?, writer: None, lacks: false })
+    pub fn new(job: &Job) -> Result<ReferenceColumn> {
+        Ok(ReferenceColumn { wanted: ColumnNeed::of(job)?, writer: None, lacks: false })
     }
 
     /// Adds the values of the next document of the store at `prefix`.
@@ -163,8 +163,8 @@ pub fn column(
     stop: &AtomicBool,
     events: &dyn Events,
 ) -> Result<Option<Store>> {
-    let Some(needed) = Needed::of(job)? else { return Ok(Some(store)) };
-    let Needed { column, folder, key, made_by, .. } = &needed;
+    let Some(needed) = ColumnNeed::of(job)? else { return Ok(Some(store)) };
+    let ColumnNeed { column, folder, key, made_by, .. } = &needed;
     match store.made_by(*column) {
         Some(found) if found == *made_by => return Ok(Some(store)),
         Some(found) if job.checkpoints().exists() => refuse!(

@@ -30,7 +30,7 @@ mod stages;
 mod tasks;
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use fathom_app::{Event, Events, Job, library};
@@ -72,10 +72,7 @@ impl Events for Heard {
 
 /// Makes a job with small stages in a folder, on generated text.
 fn small(folder: &Path, settings: &[&str]) -> Job {
-    let text = folder.join("text");
-    if !text.exists() {
-        write_text(&text);
-    }
+    let text = text_below(folder);
     let keys = [
         "machine.kind=cpu",
         "machine.threads=1",
@@ -111,9 +108,13 @@ fn small(folder: &Path, settings: &[&str]) -> Job {
     Job::new(loaded, &Heard::default()).unwrap()
 }
 
-/// Writes forty documents of generated sentences.
-fn write_text(folder: &Path) {
-    std::fs::create_dir(folder).unwrap();
+/// The folder `text` with forty documents of generated sentences, written unless it is there.
+fn text_below(folder: &Path) -> PathBuf {
+    let folder = folder.join("text");
+    if folder.exists() {
+        return folder;
+    }
+    std::fs::create_dir(&folder).unwrap();
     let words = ["river", "stone", "carries", "the", "old", "light", "under", "every", "bridge", "slowly"];
     let mut state = 7u32;
     for file in 0..40 {
@@ -125,4 +126,5 @@ fn write_text(folder: &Path) {
         }
         std::fs::write(folder.join(format!("{file:02}.txt")), text).unwrap();
     }
+    folder
 }

@@ -7,13 +7,10 @@ use fathom_app::scale::{LadderOutcome, LadderResult, Request, climb, dry_run};
 use fathom_app::train::Order;
 use fathom_app::{Silent, library};
 
-use crate::{Heard, write_text};
+use crate::{Heard, text_below};
 
 fn request(folder: &Path, budget_s: f64, settings: &[&str]) -> Request {
-    let text = folder.join("text");
-    if !text.exists() {
-        write_text(&text);
-    }
+    let text = text_below(folder);
     let keys = [
         "machine.kind=cpu",
         "machine.threads=1",

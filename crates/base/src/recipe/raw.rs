@@ -103,9 +103,9 @@ fn shorten_line(line: &str) -> String {
     redacted(line).chars().take(120).collect()
 }
 
-type Misread = (usize, String);
+type LineError = (usize, String);
 
-fn convert_table(table: &DeTable<'_>, lines: &Lines) -> std::result::Result<Vec<(String, Raw)>, Misread> {
+fn convert_table(table: &DeTable<'_>, lines: &Lines) -> std::result::Result<Vec<(String, Raw)>, LineError> {
     let mut out = Vec::with_capacity(table.len());
     for (key, value) in table {
         let line = lines.line(key.span().start);
@@ -115,7 +115,7 @@ fn convert_table(table: &DeTable<'_>, lines: &Lines) -> std::result::Result<Vec<
     Ok(out)
 }
 
-fn convert(value: &DeValue<'_>, line: usize, lines: &Lines) -> std::result::Result<Raw, Misread> {
+fn convert(value: &DeValue<'_>, line: usize, lines: &Lines) -> std::result::Result<Raw, LineError> {
     let scalar = match value {
         DeValue::String(text) => toml::Value::String(text.to_string()),
         DeValue::Integer(n) => i64::from_str_radix(n.as_str(), n.radix())

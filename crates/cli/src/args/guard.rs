@@ -111,15 +111,10 @@ pub struct GuardServe {
     pub machine: On,
 }
 
-/// `fathom guard eval`.
+/// Flags of a measurement: where its figures go, and the machine that computes.
 #[derive(Group)]
-pub struct GuardEval {
-    /// Folder with guard.toml.
-    #[arg(long, value_name = "DIR")]
-    pub config: PathBuf,
-    /// The interaction set: lines such as {"text": "..", "expected": "block", "direction": "input", "kind": ".."}.
-    pub set: PathBuf,
-    /// A page with the rates.
+pub struct FigureFlags {
+    /// A page with the figures.
     #[arg(long, value_name = "FILE")]
     pub page: Option<PathBuf>,
     /// Prints one JSON object.
@@ -128,6 +123,19 @@ pub struct GuardEval {
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,
+}
+
+/// `fathom guard eval`.
+#[derive(Group)]
+pub struct GuardEval {
+    /// Folder with guard.toml.
+    #[arg(long, value_name = "DIR")]
+    pub config: PathBuf,
+    /// The interaction set: lines such as {"text": "..", "expected": "block", "direction": "input", "kind": ".."}.
+    pub set: PathBuf,
+    /// Where the figures go.
+    #[command(flatten)]
+    pub figures: FigureFlags,
 }
 
 /// `fathom guard calibrate`.
@@ -144,15 +152,9 @@ pub struct GuardCalibrate {
     /// Most texts to pass that may be condemned, as a share.
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     pub false_positives: f64,
-    /// A page with the curve.
-    #[arg(long, value_name = "FILE")]
-    pub page: Option<PathBuf>,
-    /// Prints one JSON object.
-    #[arg(long)]
-    pub json: bool,
-    /// The machine that computes.
-    #[arg(long, value_enum, default_value = "auto")]
-    pub machine: On,
+    /// Where the figures go.
+    #[command(flatten)]
+    pub figures: FigureFlags,
 }
 
 /// `fathom guard audit`.
@@ -178,13 +180,7 @@ pub struct GuardAudit {
     /// JSON lines with the outcome of every probe.
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// A page with the rates.
-    #[arg(long, value_name = "FILE")]
-    pub page: Option<PathBuf>,
-    /// Prints one JSON object.
-    #[arg(long)]
-    pub json: bool,
-    /// The machine that computes.
-    #[arg(long, value_enum, default_value = "auto")]
-    pub machine: On,
+    /// Where the figures go.
+    #[command(flatten)]
+    pub figures: FigureFlags,
 }

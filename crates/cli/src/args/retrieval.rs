@@ -42,6 +42,17 @@ pub struct Ranking {
     pub rerank: Option<PathBuf>,
 }
 
+/// The machine of an index's encoder.
+#[derive(Group)]
+pub struct EncoderMachine {
+    /// The machine that computes vectors.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub machine: On,
+    /// Threads of the encoder; 0 for all cores.
+    #[arg(long, default_value_t = 0, value_parser = threads())]
+    pub threads: usize,
+}
+
 /// `fathom index`.
 #[derive(Group)]
 pub struct Index {
@@ -62,12 +73,9 @@ pub struct Index {
     /// Replaces personal data by marks such as <EMAIL_ADDRESS>.
     #[arg(long)]
     pub no_personal_data: bool,
-    /// The machine that computes vectors.
-    #[arg(long, value_enum, default_value = "auto")]
-    pub machine: On,
-    /// Threads of the encoder; 0 for all cores.
-    #[arg(long, default_value_t = 0, value_parser = threads())]
-    pub threads: usize,
+    /// Where vectors are computed.
+    #[command(flatten)]
+    pub encoder_on: EncoderMachine,
     /// Prints one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -96,12 +104,9 @@ pub struct Search {
     /// Compares the query with every vector, even if there is a faster way that may miss some.
     #[arg(long)]
     pub exact: bool,
-    /// The machine that computes vectors.
-    #[arg(long, value_enum, default_value = "auto")]
-    pub machine: On,
-    /// Threads of the encoder; 0 for all cores.
-    #[arg(long, default_value_t = 0, value_parser = threads())]
-    pub threads: usize,
+    /// Where vectors are computed.
+    #[command(flatten)]
+    pub encoder_on: EncoderMachine,
     /// Prints one JSON object per passage.
     #[arg(long)]
     pub json: bool,

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use fathom_app::evaluate::{Evaluated, Request};
+use fathom_app::evaluate::{EvaluationResult, Request};
 use fathom_app::figures::Figures;
-use fathom_app::reward_bench::{self, Found};
+use fathom_app::reward_bench::{self, SubsetAccuracy};
 use fathom_app::{Machine, encoder_eval, evaluate};
 use fathom_base::human;
 use fathom_base::metrics::Event;
@@ -54,7 +54,8 @@ pub fn run(args: &Eval) -> Result<()> {
         needle_trials: args.needle_trials,
     };
     let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
-    let Evaluated { figures, context_tokens, trained_tokens } = evaluate(&request, &machine, &listener)?;
+    let EvaluationResult { figures, context_tokens, trained_tokens } =
+        evaluate(&request, &machine, &listener)?;
     if args.json {
         print_json(&figures, trained_tokens)
     } else {
@@ -90,12 +91,15 @@ fn of_encoder(args: &Eval, model: &Path, listener: &Plain) -> Result<()> {
 }
 
 /// Accuracy by subset, then over all rows.
-fn print_accuracy(found: &BTreeMap<String, Found>, json: bool) {
-    let add = |all: Found, of: &Found| Found { rows: all.rows + of.rows, right: all.right + of.right };
-    let all = found.values().fold(Found::default(), add);
+fn print_accuracy(found: &BTreeMap<String, SubsetAccuracy>, json: bool) {
+    let add = |all: SubsetAccuracy, of: &SubsetAccuracy| SubsetAccuracy {
+        rows: all.rows + of.rows,
+        right: all.right + of.right,
+    };
+    let all = found.values().fold(SubsetAccuracy::default(), add);
     let named = found.iter().map(|(subset, of)| (subset.as_str(), of)).chain([("all", &all)]);
     // Without subsets, all rows are in one named `all`.
-    let named: Vec<(&str, &Found)> =
+    let named: Vec<(&str, &SubsetAccuracy)> =
         named.skip(usize::from(found.len() == 1 && found.contains_key("all"))).collect();
     for (subset, of) in named {
         if json {

@@ -24,7 +24,7 @@ pub fn index(args: &Index) -> Result<()> {
         bail!("name files or folders, then a folder for the index")
     };
     let listener = Plain::default();
-    let machine = Machine::of_kind(args.machine.kind(), args.threads, &listener);
+    let machine = Machine::of_kind(args.encoder_on.machine.kind(), args.encoder_on.threads, &listener);
     let request = IndexRequest {
         paths: paths.to_vec(),
         out: out.clone(),
@@ -84,7 +84,7 @@ fn print(report: &IndexReport, out: &Path) {
 /// Answers a query.
 pub fn search(args: &Search) -> Result<()> {
     let listener = Plain::default();
-    let machine = Machine::of_kind(args.machine.kind(), args.threads, &listener);
+    let machine = Machine::of_kind(args.encoder_on.machine.kind(), args.encoder_on.threads, &listener);
     let mode = args.ranking.mode.mode();
     let options = LibraryOptions {
         index: args.index.clone(),

@@ -12,7 +12,7 @@ use super::diff;
 use crate::args::{self, RunOrder};
 
 /// A run with its name below the folder.
-struct Named {
+struct NamedRun {
     name: String,
     run: Run,
 }
@@ -30,8 +30,9 @@ pub fn run(args: &args::Runs) -> Result<()> {
     for (words, adds) in [(&args.tag, true), (&args.untag, false)] {
         words.iter().try_for_each(|word| tag(folder, word, adds))?;
     }
-    let glanced = |path: PathBuf| Some(Named { name: name_below(folder, &path), run: glance(&path).ok()? });
-    let mut runs: Vec<Named> = find(folder).into_iter().filter_map(glanced).collect();
+    let glanced =
+        |path: PathBuf| Some(NamedRun { name: name_below(folder, &path), run: glance(&path).ok()? });
+    let mut runs: Vec<NamedRun> = find(folder).into_iter().filter_map(glanced).collect();
     runs.retain(|named| args.only.iter().all(|tag| named.run.tags.contains(tag)));
     sort(&mut runs, args.sort);
     if args.json {
@@ -78,8 +79,8 @@ fn tag(folder: &Path, word: &str, adds: bool) -> Result<()> {
     Ok(())
 }
 
-fn sort(runs: &mut [Named], order: RunOrder) {
-    let loss = |named: &Named| {
+fn sort(runs: &mut [NamedRun], order: RunOrder) {
+    let loss = |named: &NamedRun| {
         let held_out = named.run.facts.figures.get("held-out loss").copied();
         held_out.or_else(|| named.run.facts.last.as_ref()?.loss).unwrap_or(f64::INFINITY)
     };
@@ -98,8 +99,8 @@ fn state(run: &Run) -> &'static str {
     }
 }
 
-fn row(named: &Named) -> Value {
-    let Named { name, run } = named;
+fn row(named: &NamedRun) -> Value {
+    let NamedRun { name, run } = named;
     let (facts, last) = (&run.facts, run.facts.last.clone().unwrap_or_default());
     let recipe: Map<String, Value> =
         facts.recipe.iter().map(|row| (row.path.clone(), json!(row.value))).collect();
@@ -128,7 +129,7 @@ fn row(named: &Named) -> Value {
     })
 }
 
-fn table(runs: &[Named]) {
+fn table(runs: &[NamedRun]) {
     let width = runs.iter().map(|named| named.name.chars().count()).max().unwrap_or(3).max(3);
     outln!(
         "  {:<width$}  state       params     steps    tokens     loss  held out  bits/byte      time  tags",

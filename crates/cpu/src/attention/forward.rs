@@ -5,7 +5,7 @@ mod alone;
 mod bias;
 mod tiling;
 
-use fathom_tensor::DType;
+use fathom_tensor::{DType, PageFormat};
 
 use super::bias::Terms;
 use super::mask::{self, Bits, Cover, Edge, Span};
@@ -13,11 +13,12 @@ use super::pack::{self, Pack, View};
 use super::pages::Unpacking;
 use super::product::Product;
 use super::scores::Scores;
+use super::shape::{KEYS, SUB, Shape};
 use super::simd::LANES;
 use super::softmax::{Finish, MASK_WORDS, NONE, Resume, Softmax};
 use super::unit::Unit;
 use super::workspace::{SyncOperands, aligned, padded};
-use super::{Forward, KEYS, PageFormat, SUB, Shape};
+use super::{Forward, Rows};
 use crate::threads::Threads;
 use tiling::{Layout, Tiling};
 
@@ -166,7 +167,7 @@ impl<'a, U: Unit> Tile<'a, U> {
         self.tokens.start * self.heads
     }
 
-    fn queries(&self, rows: super::Rows) -> View {
+    fn queries(&self, rows: Rows) -> View {
         let op = &self.pass.op;
         op.shape.view(rows.data.cast_mut(), rows.stride, op.elem, self.head, self.heads)
     }
@@ -182,7 +183,7 @@ impl<'a, U: Unit> Tile<'a, U> {
         if lse.is_null() { lse } else { lse.wrapping_add(self.head) }
     }
 
-    fn keys(&self, rows: super::Rows) -> View {
+    fn keys(&self, rows: Rows) -> View {
         let op = &self.pass.op;
         match op.mask.format() {
             PageFormat::Plain => op.shape.view(rows.data.cast_mut(), rows.stride, op.elem, self.key_head, 1),

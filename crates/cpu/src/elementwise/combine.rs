@@ -167,6 +167,18 @@ impl Gathering<'_> {
         let col = if self.shared { 0 } else { slot * self.cols };
         (token * self.apart.stride + col) * self.apart.elem.bytes()
     }
+
+    /// Bytes of a row.
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        self.cols * self.apart.elem.bytes()
+    }
+
+    /// Address of a row of `together`.
+    #[inline(always)]
+    fn row(&self, row: usize) -> *mut u8 {
+        self.together.ptr.wrapping_add(row * self.together.stride * self.together.elem.bytes())
+    }
 }
 
 struct Gather<'a>(&'a Gathering<'a>);
@@ -177,9 +189,8 @@ struct Scatter<'a>(&'a Gathering<'a>);
 /// # Safety
 /// See the module documentation.
 pub unsafe fn gather(place: Place<'_>, op: &Gathering<'_>) {
-    let bytes = 2 * op.cols * op.apart.elem.bytes();
     // SAFETY: the caller's promise; rows are disjoint.
-    unsafe { run(place, &Gather(op), op.rows.len(), 1, bytes) }
+    unsafe { run(place, &Gather(op), op.rows.len(), 1, 2 * op.bytes()) }
 }
 
 /// `apart[rows[i]] = together[i]`.
@@ -187,23 +198,21 @@ pub unsafe fn gather(place: Place<'_>, op: &Gathering<'_>) {
 /// # Safety
 /// See the module documentation.
 pub unsafe fn scatter(place: Place<'_>, op: &Gathering<'_>) {
-    let bytes = 2 * op.cols * op.apart.elem.bytes();
     // SAFETY: the caller's promise; no two rows are for the same slot.
-    unsafe { run(place, &Scatter(op), op.rows.len(), 1, bytes) }
+    unsafe { run(place, &Scatter(op), op.rows.len(), 1, 2 * op.bytes()) }
 }
 
 impl Kernel for Gather<'_> {
     #[inline(always)]
     unsafe fn run<L: Level>(&self, part: Range<usize>) {
         let op = self.0;
-        let bytes = op.cols * op.apart.elem.bytes();
         for row in part {
+            let to = op.row(row);
             // SAFETY: rows and columns named by the descriptor.
             unsafe {
-                let to = op.together.ptr.add(row * op.together.stride * op.together.elem.bytes());
                 match op.rows[row] {
-                    ..0 => to.write_bytes(0, bytes),
-                    from => std::ptr::copy_nonoverlapping(op.apart.ptr.add(op.at(from)), to, bytes),
+                    ..0 => to.write_bytes(0, op.bytes()),
+                    from => std::ptr::copy_nonoverlapping(op.apart.ptr.add(op.at(from)), to, op.bytes()),
                 }
             }
         }
@@ -214,14 +223,10 @@ impl Kernel for Scatter<'_> {
     #[inline(always)]
     unsafe fn run<L: Level>(&self, part: Range<usize>) {
         let op = self.0;
-        let bytes = op.cols * op.apart.elem.bytes();
         for row in part {
+            let (from, to) = (op.row(row).cast_const(), op.at(op.rows[row]));
             // SAFETY: rows and columns named by the descriptor; only this call writes the slot.
-            unsafe {
-                let from = op.together.ptr.add(row * op.together.stride * op.together.elem.bytes());
-                let to = op.apart.ptr.add(op.at(op.rows[row]));
-                std::ptr::copy_nonoverlapping(from.cast_const(), to, bytes);
-            }
+            unsafe { std::ptr::copy_nonoverlapping(from, op.apart.ptr.add(to), op.bytes()) };
         }
     }
 }

@@ -17,6 +17,18 @@ pub(super) const ROWS_BF16: usize = 8;
 /// Distance in bytes at which a row of B is prefetched.
 const AHEAD: usize = 512;
 
+/// Calls a function of one to four rows.
+macro_rules! by_rows {
+    ($rows:expr, $function:ident, ($($arg:expr),*)) => {
+        match $rows {
+            1 => $function::<1>($($arg),*),
+            2 => $function::<2>($($arg),*),
+            3 => $function::<3>($($arg),*),
+            _ => $function::<4>($($arg),*),
+        }
+    };
+}
+
 /// Columns `cols` of a product of at most [`ROWS`] rows of f32.
 ///
 /// # Safety
@@ -24,14 +36,7 @@ const AHEAD: usize = 512;
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) unsafe fn few_f32(g: &Gemm, cols: Range<usize>) {
     // SAFETY: passed on.
-    unsafe {
-        match g.m {
-            1 => columns_f32::<1>(g, cols),
-            2 => columns_f32::<2>(g, cols),
-            3 => columns_f32::<3>(g, cols),
-            _ => columns_f32::<4>(g, cols),
-        }
-    }
+    unsafe { by_rows!(g.m, columns_f32, (g, cols)) }
 }
 
 /// Columns `cols` of a product of at most [`ROWS_BF16`] rows of bf16.
@@ -60,14 +65,7 @@ pub(super) unsafe fn few_bf16(g: &Gemm, cols: Range<usize>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) unsafe fn few_tiles(g: &Gemm, cols: Range<usize>) {
     // SAFETY: passed on.
-    unsafe {
-        match g.m {
-            1 => columns_tiles::<1>(g, cols),
-            2 => columns_tiles::<2>(g, cols),
-            3 => columns_tiles::<3>(g, cols),
-            _ => columns_tiles::<4>(g, cols),
-        }
-    }
+    unsafe { by_rows!(g.m, columns_tiles, (g, cols)) }
 }
 
 /// Rows of B for sixteen columns from `col`. Columns past the end repeat the last one and are not stored.
@@ -89,6 +87,23 @@ fn fetch(g: &Gemm, rows: &[*const u8; 16], step: usize) {
     }
 }
 
+/// Sums of sixteen columns from `col` before the first product: zeros, or C.
+///
+/// # Safety
+/// See [`few_f32`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[inline]
+unsafe fn first_sums<const M: usize>(g: &Gemm, col: usize, end: usize) -> [__m512; M] {
+    let mut sums = [_mm512_setzero_ps(); M];
+    if g.accumulate {
+        for (row, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: the caller's promise; rows past the last repeat it.
+            *sum = unsafe { read(g, row.min(g.m - 1), col, end) };
+        }
+    }
+    sums
+}
+
 /// Like the functions defined by `columns`, with the sums of an AMX tile: of 32 neighbours, those at even places in one
 /// chain and those at odd places in another, then the sum of both, then C. (Intel SDM vol. 2, TDPBF16PS.)
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
@@ -100,12 +115,7 @@ unsafe fn columns_tiles<const M: usize>(g: &Gemm, cols: Range<usize>) {
         let rows = rows_from(g, col, cols.end);
         // SAFETY: rows of A and B exist, reads past k are masked.
         unsafe {
-            let mut sum = [_mm512_setzero_ps(); M];
-            if g.accumulate {
-                for (row, sum) in sum.iter_mut().enumerate() {
-                    *sum = read(g, row_of(row), col, cols.end);
-                }
-            }
+            let mut sum = first_sums::<M>(g, col, cols.end);
             for k in (0..g.k).step_by(DEPTH) {
                 let left = g.k - k;
                 // Elements at even and at odd places, widened.
@@ -174,12 +184,7 @@ macro_rules! columns {
                 let rows = rows_from(g, col, cols.end);
                 // SAFETY: rows of A and B exist, reads past k are masked or skipped.
                 unsafe {
-                    let mut sum = [_mm512_setzero_ps(); M];
-                    if g.accumulate {
-                        for (row, sum) in sum.iter_mut().enumerate() {
-                            *sum = read(g, row_of(row), col, cols.end);
-                        }
-                    }
+                    let mut sum = first_sums::<M>(g, col, cols.end);
                     for step in (0..whole).step_by(16) {
                         fetch(g, &rows, step);
                         let b = load_transposed(&rows, step * 4);

@@ -1,6 +1,6 @@
 //! The data sheet of a CPU: the requirements of its operations, computed without the processor.
 
-use fathom_tensor::{Hardware, OpDesc, Portions, Profile};
+use fathom_tensor::{AttentionSizes, OpDesc, Profile};
 
 use super::operands::elem;
 use super::{experts, narrow};
@@ -13,20 +13,7 @@ const GRANULE: u64 = 4096;
 /// The data sheet of a CPU with this many threads and this instruction set; such a processor need not be present.
 pub fn profile(threads: usize, isa: Isa) -> Profile {
     let (name, isa) = ("cpu".to_string(), isa.name().to_string());
-    Profile {
-        name,
-        hardware: Hardware::Processor,
-        granule: GRANULE,
-        threads,
-        isa,
-        memory_bytes: None,
-        host_bytes: None,
-        outside_pool_bytes: None,
-        rates: None,
-        fabric: None,
-        portions: Portions::CPU,
-        workspace,
-    }
+    Profile { name, granule: GRANULE, isa, workspace, ..Profile::portable(threads) }
 }
 
 /// Scratch bytes of an operation, from the same functions that the kernels use.
@@ -74,21 +61,11 @@ pub(super) fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
                 scan::delta_bytes_forward(profile.threads, &sizes)
             }
         }
-        OpDesc::Attention {
-            q_tokens,
-            k_tokens,
-            heads,
-            kv_heads,
-            head_dim,
-            dtype,
-            slices,
-            span,
-            backward,
-            ..
-        } => {
+        OpDesc::Attention(sizes) => {
+            let AttentionSizes { q_tokens, k_tokens, heads, kv_heads, head_dim, span, slices, .. } = sizes;
             let shape = attention::Shape { q_tokens, k_tokens, heads, kv_heads, head_dim, span };
-            let dtype = elem(dtype);
-            if backward {
+            let dtype = elem(sizes.dtype);
+            if sizes.backward {
                 attention::workspace_bytes_backward(isa, profile.threads, &shape, dtype, slices)
             } else {
                 attention::workspace_bytes_forward(isa, profile.threads, &shape, dtype, slices)

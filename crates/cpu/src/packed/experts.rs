@@ -14,9 +14,9 @@ use fathom_tensor::grouped::Codes;
 
 use super::format::{self, GROUP, OCTET, by_format};
 use super::octets;
-use super::rows::Rows;
+use super::rows::{APART, Rows};
 use super::{
-    ALIGN, APART, COLUMNS, FEW, Lines, ROWS, Run, SERIAL, Slots, TASKS, Tiles, columns, cut, quantise_row,
+    ALIGN, COLUMNS, FEW, Lines, ROWS, Run, SERIAL, Slots, TASKS, Tiles, columns, cut, quantise_row,
     tile_bytes,
 };
 use crate::elementwise::Place;

@@ -52,7 +52,7 @@ use crate::elementwise::Place;
 use crate::isa::Isa;
 use crate::mat::{Elem, Mat, MatMut};
 use format::{Behind, Columns, Format, GROUP, MOST_GROUPS, OCTET, by_format};
-use rows::Rows;
+use rows::{APART, Rows};
 use turns::Turns;
 
 /// Rows of A that are quantized at a time.
@@ -61,8 +61,6 @@ const ROWS: usize = 256;
 const COLUMNS: usize = 64;
 /// Largest number of rows for which blocks are read directly.
 const FEW: usize = 4;
-/// Largest number of rows whose integers are also stored as separate bytes, for products of bytes.
-const APART: usize = 32;
 /// Elements of A for which waking another thread pays off.
 const SERIAL: usize = if cfg!(test) { 64 } else { 1 << 15 };
 /// Tasks per thread, so that a disturbed thread does not hold up the others.

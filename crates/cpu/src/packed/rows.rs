@@ -8,10 +8,12 @@
 
 use half::bf16;
 
-use super::APART;
 use super::format::GROUP;
 use crate::isa::Isa;
 use crate::mat::{Elem, Mat};
+
+/// Largest number of rows whose integers are also stored as separate bytes, for products of bytes.
+pub(super) const APART: usize = 32;
 
 /// Largest magnitude of the integers.
 pub(super) const MOST: f32 = 32639.0;

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use fathom_cuda::libs::{Library, Probe, Search, probe};
 use fathom_cuda::nccl::Nccl;
-use fathom_cuda::sdpa::{Case, Element, Plan, Strides, Target, uid};
+use fathom_cuda::sdpa::{Case, Element, Plan, Target, uid};
 use fathom_tensor::gpu::AttentionScratch;
-use fathom_tensor::{DType, OpDesc};
+use fathom_tensor::{AttentionSizes, DType, OpDesc};
 
 use super::Lines;
 
@@ -18,19 +18,7 @@ type Sizes = [i64; 4];
 
 /// One sequence with contiguous rows, attending causally.
 fn plain([tokens, heads, kv_heads, head_dim]: Sizes) -> Case {
-    Case {
-        sequences: 1,
-        heads,
-        kv_heads,
-        q_tokens: tokens,
-        k_tokens: tokens,
-        head_dim,
-        element: Element::Bf16,
-        causal: true,
-        window: false,
-        packed: false,
-        strides: Strides::plain(heads, kv_heads, head_dim),
-    }
+    Case::causal([heads, kv_heads], tokens, head_dim)
 }
 
 /// The layout of attention in a block: q, k and v adjacent in one tensor, and their gradients in another; packed
@@ -175,7 +163,7 @@ fn cases() -> Vec<(&'static str, Case)> {
 
 /// Bytes the engine may use for itself, by the formula that plans are charged with.
 fn allowed(case: &Case, backward: bool) -> u64 {
-    let op = OpDesc::Attention {
+    let op = OpDesc::Attention(AttentionSizes {
         q_tokens: case.q_tokens as usize,
         k_tokens: case.k_tokens as usize,
         heads: case.heads as usize,
@@ -186,7 +174,7 @@ fn allowed(case: &Case, backward: bool) -> u64 {
         partial: false,
         span: 0,
         backward,
-    };
+    });
     let allowed = |scratch: AttentionScratch| {
         // A case is already a group of heads, and the rest that its graph does not name is the engine's.
         let shared = (case.k_tokens * case.heads * case.head_dim * 2) as u64;

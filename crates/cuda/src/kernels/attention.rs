@@ -181,7 +181,7 @@ pub fn attention_join(
 /// Bytes of workspace: for the backward pass, one f32 for each query row of each head.
 pub fn attention_scratch_bytes(op: &OpDesc) -> u64 {
     match *op {
-        OpDesc::Attention { q_tokens, heads, backward: true, .. } => 4 * (q_tokens * heads) as u64,
+        OpDesc::Attention(of) if of.backward => 4 * (of.q_tokens * of.heads) as u64,
         _ => 0,
     }
 }

@@ -180,7 +180,7 @@ impl Cuda {
 
 #[cfg(test)]
 mod tests {
-    use fathom_tensor::{DType, OpDesc};
+    use fathom_tensor::{AttentionSizes, DType, OpDesc};
 
     use super::*;
     use crate::kernels;
@@ -232,7 +232,7 @@ mod tests {
         {
             for backward in [false, true] {
                 let (k_tokens, dtype, slices) = (q_tokens, DType::Bf16, 3);
-                let op = OpDesc::Attention {
+                let op = OpDesc::Attention(AttentionSizes {
                     q_tokens,
                     k_tokens,
                     heads,
@@ -243,7 +243,7 @@ mod tests {
                     partial: backward,
                     span: 0,
                     backward,
-                };
+                });
                 let taken = kernels::attention_scratch_bytes(&op);
                 assert!(sheet.workspace(&op) >= taken, "{op:?} takes {taken}");
             }

@@ -101,6 +101,23 @@ pub struct Case {
 }
 
 impl Case {
+    /// One sequence of bf16 with contiguous rows, attending causally.
+    pub fn causal([heads, kv_heads]: [i64; 2], tokens: i64, head_dim: i64) -> Case {
+        Case {
+            sequences: 1,
+            heads,
+            kv_heads,
+            q_tokens: tokens,
+            k_tokens: tokens,
+            head_dim,
+            element: Element::Bf16,
+            causal: true,
+            window: false,
+            packed: false,
+            strides: Strides::plain(heads, kv_heads, head_dim),
+        }
+    }
+
     /// Query heads per key head.
     pub fn group(&self) -> i64 {
         self.heads / self.kv_heads

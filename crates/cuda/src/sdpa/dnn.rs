@@ -174,23 +174,10 @@ impl Drop for Cudnn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sdpa::{Element, Strides};
 
     #[test]
     fn what_old_versions_get_wrong_is_for_kernels() {
-        let of_head = |tokens, packed, head_dim| Case {
-            sequences: 1,
-            heads: 8,
-            kv_heads: 2,
-            q_tokens: tokens,
-            k_tokens: tokens,
-            head_dim,
-            element: Element::Bf16,
-            causal: true,
-            window: false,
-            packed,
-            strides: Strides::plain(8, 2, head_dim),
-        };
+        let of_head = |tokens, packed, head_dim| Case { packed, ..Case::causal([8, 2], tokens, head_dim) };
         let case = |tokens, packed| of_head(tokens, packed, 64);
         let left = |q_tokens, k_tokens, packed| Case {
             q_tokens,

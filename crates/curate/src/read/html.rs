@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 
+use fathom_prose::extract::Flow;
 use html5gum::Tokenizer;
 use html5gum::emitters::callback::{CallbackEmitter, CallbackEvent};
 
@@ -23,19 +24,15 @@ pub fn html_to_text(page: &str) -> String {
     });
     emitter.naively_switch_states(true);
     match Tokenizer::new_with_emitter(page, emitter).finish() {
-        Ok(()) => writer.out,
+        Ok(()) => writer.flow.finish(),
         Err(never) => match never {},
     }
 }
 
-/// Collects text; pending breaks and spaces are written only before the next word.
+/// Writes the text of elements.
 #[derive(Default)]
 struct Writer {
-    out: String,
-    /// Pending line breaks: 0, 1 or 2.
-    breaks: usize,
-    space: bool,
-    bullet: bool,
+    flow: Flow,
     /// Nesting depth of `pre`.
     verbatim: usize,
     /// Element whose content is being skipped.
@@ -50,13 +47,13 @@ impl Writer {
         match name {
             b"script" | b"style" | b"iframe" | b"noscript" | b"noembed" => self.skipped = Some(name.to_vec()),
             b"br" => {
-                self.breaks = (self.breaks + 1).min(2);
-                self.space = false;
+                self.flow.line(self.flow.breaks() + 1);
+                self.flow.close_up();
             }
-            b"td" | b"th" => self.space = true,
+            b"td" | b"th" => self.flow.space(),
             b"li" => {
                 self.block(1);
-                self.bullet = true;
+                self.flow.mark("- ");
             }
             b"pre" => {
                 self.block(2);
@@ -77,15 +74,15 @@ impl Writer {
             self.verbatim = self.verbatim.saturating_sub(1);
         }
         if name == b"li" {
-            self.bullet = false;
+            self.flow.mark("");
         }
         self.block(breaks_around(name));
     }
 
     fn block(&mut self, breaks: usize) {
         if breaks > 0 {
-            self.breaks = self.breaks.max(breaks);
-            self.space = false;
+            self.flow.line(breaks);
+            self.flow.close_up();
         }
     }
 
@@ -95,38 +92,10 @@ impl Writer {
         }
         if self.verbatim > 0 {
             // The tokenizer keeps the line end after `<pre>`, which HTML does not display.
-            let text = if self.breaks > 0 { text.strip_prefix('\n').unwrap_or(text) } else { text };
-            if !text.is_empty() {
-                self.separate();
-                self.out.push_str(text);
-            }
-            return;
+            let text = if self.flow.breaks() > 0 { text.strip_prefix('\n').unwrap_or(text) } else { text };
+            return self.flow.verbatim(text);
         }
-        let blank = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0c');
-        for piece in text.split_inclusive(blank) {
-            let word = piece.trim_end_matches(blank);
-            if !word.is_empty() {
-                self.separate();
-                self.out.push_str(word);
-            }
-            self.space |= word.len() < piece.len();
-        }
-    }
-
-    /// Writes the pending separator between the last word and the next.
-    fn separate(&mut self) {
-        if !self.out.is_empty() {
-            match self.breaks {
-                0 if self.space => self.out.push(' '),
-                0 => {}
-                1 => self.out.push('\n'),
-                _ => self.out.push_str("\n\n"),
-            }
-        }
-        if self.bullet {
-            self.out.push_str("- ");
-        }
-        (self.breaks, self.space, self.bullet) = (0, false, false);
+        self.flow.text(text, |c| matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0c'));
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use fathom_base::{GenerateRequest, Load, Prompt, Sampling};
+use fathom_base::{GenerateRequest, Load, Prompt, Sampling, Stop};
 use fathom_engine::{Beginnings, Engine, KeptModel, Limits, Scheduler, StoreLocation};
 use fathom_model::ModelView;
 use fathom_tensor::{DType, PageFormat};
@@ -112,24 +112,40 @@ fn a_conversation_goes_on_from_disk_with_the_same_bits() {
     }
 }
 
+/// A store with the prefix of a request that was answered: the request and its answers.
+fn asked_before() -> (tempfile::TempDir, Bed, StoreLocation, GenerateRequest, Heard) {
+    let (folder, bed, at) = on_disk();
+    let first = request(&bed, 1);
+    let plain = ask(&bed, PageFormat::Plain, Some(&at), &first).0;
+    (folder, bed, at, first, plain)
+}
+
+/// Submits two requests, and steps until one of them has ended.
+fn until_one_ends<'h>(
+    scheduler: &mut Scheduler<'h>,
+    requests: [&GenerateRequest; 2],
+    heard: &'h [RefCell<Heard>; 2],
+    ends: &'h RefCell<Vec<Stop>>,
+) {
+    for (request, heard) in requests.into_iter().zip(heard) {
+        scheduler.submit(request.clone(), listen(heard, ends)).unwrap();
+    }
+    while ends.borrow().is_empty() {
+        assert!(scheduler.step());
+    }
+}
+
 /// A disk that does not answer for a while: another request is answered meanwhile.
 #[test]
 fn what_is_read_from_disk_holds_up_no_other_request() {
-    let (_folder, bed, at) = on_disk();
-    let first = request(&bed, 1);
-    let plain = ask(&bed, PageFormat::Plain, Some(&at), &first).0;
+    let (_folder, bed, at, first, plain) = asked_before();
     let heard: [RefCell<Heard>; 2] = Default::default();
     let ends = RefCell::default();
     let engine = bed.engine(200);
     let mut scheduler = Scheduler::new(&engine, engine.capacity(2, PROMPT + 200)).keeping(&at).unwrap();
     let held = scheduler.hold_reads(1);
     let other = GenerateRequest { scope: "other".into(), ..request(&bed, 2) };
-    for (request, heard) in [&first, &other].into_iter().zip(&heard) {
-        scheduler.submit(request.clone(), listen(heard, &ends)).unwrap();
-    }
-    while ends.borrow().is_empty() {
-        assert!(scheduler.step());
-    }
+    until_one_ends(&mut scheduler, [&first, &other], &heard, &ends);
     assert!(heard[0].borrow().is_empty() && !heard[1].borrow().is_empty());
     // A request cancelled while waiting holds nothing.
     let given_up = GenerateRequest { scope: "other".into(), ..first.clone() };
@@ -150,9 +166,7 @@ fn what_is_read_from_disk_holds_up_no_other_request() {
 /// A disk that never answers, behind the first of four pages: the rest is computed.
 #[test]
 fn what_a_disk_does_not_give_in_time_is_computed() {
-    let (_folder, bed, at) = on_disk();
-    let first = request(&bed, 1);
-    let plain = ask(&bed, PageFormat::Plain, Some(&at), &first).0;
+    let (_folder, bed, at, first, plain) = asked_before();
     let (heard, ends): (RefCell<Heard>, _) = Default::default();
     let engine = bed.engine(200);
     let scheduler = Scheduler::new(&engine, engine.capacity(1, PROMPT + 200)).keeping(&at).unwrap();
@@ -170,9 +184,7 @@ fn what_a_disk_does_not_give_in_time_is_computed() {
 /// Running sequences get the pages that a sequence waiting for the disk holds.
 #[test]
 fn what_is_read_from_disk_gives_way_to_what_runs() {
-    let (_folder, bed, at) = on_disk();
-    let first = request(&bed, 1);
-    let plain = ask(&bed, PageFormat::Plain, Some(&at), &first).0;
+    let (_folder, bed, at, first, plain) = asked_before();
     let heard: [RefCell<Heard>; 2] = Default::default();
     let ends = RefCell::default();
     let engine = bed.engine(200);
@@ -181,12 +193,7 @@ fn what_is_read_from_disk_gives_way_to_what_runs() {
     let mut scheduler = Scheduler::new(&engine, capacity).keeping(&at).unwrap();
     let held = scheduler.hold_reads(3);
     let other = GenerateRequest { scope: "other".into(), ..request(&bed, 2) };
-    for (request, heard) in [&first, &other].into_iter().zip(&heard) {
-        scheduler.submit(request.clone(), listen(heard, &ends)).unwrap();
-    }
-    while ends.borrow().is_empty() {
-        assert!(scheduler.step());
-    }
+    until_one_ends(&mut scheduler, [&first, &other], &heard, &ends);
     // The thread waiting for the page finds that it is no longer needed.
     drop(held);
     while scheduler.step() {}

@@ -69,7 +69,7 @@ pub fn twice(tokens: f64, unit: f64) -> usize {
 }
 
 /// A text and the answers in it.
-pub type Drawn = (String, Vec<String>);
+pub type TextWithAnswers = (String, Vec<String>);
 
 impl<'t> Drawing<'t> {
     /// Number of tokens of a text, without those that a tokenizer puts around it.
@@ -102,7 +102,7 @@ impl<'t> Drawing<'t> {
     pub fn largest(
         &mut self,
         size: &Size,
-        draw: &mut dyn FnMut(&mut Self, usize) -> Result<Drawn>,
+        draw: &mut dyn FnMut(&mut Self, usize) -> Result<TextWithAnswers>,
     ) -> Result<usize> {
         let (text, _) = draw(self, size.probe)?;
         let unit = self.count(&text)? as f64 / size.probe as f64;
@@ -129,7 +129,7 @@ impl<'t> Drawing<'t> {
         &mut self,
         size: &Size,
         from: usize,
-        draw: &mut dyn FnMut(&mut Self, usize) -> Result<Drawn>,
+        draw: &mut dyn FnMut(&mut Self, usize) -> Result<TextWithAnswers>,
     ) -> Result<Sample> {
         let (mut used, mut least, mut last) = (from, usize::MAX, None);
         for _ in 0..DRAWS + from / size.step {

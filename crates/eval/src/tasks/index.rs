@@ -127,7 +127,7 @@ impl Index {
     }
 
     /// Adds a file; returns the name it defines.
-    fn add(&mut self, source: String, found: Read) -> Option<String> {
+    fn add(&mut self, source: String, found: MappingResult) -> Option<String> {
         let config = match found {
             Ok(config) => config,
             Err(reason) => {
@@ -390,12 +390,12 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 /// A file with what it includes.
-fn load(path: &Path) -> Read {
+fn load(path: &Path) -> MappingResult {
     let mut open = BTreeSet::new();
     load_in(path, &mut open)
 }
 
-fn load_in(path: &Path, open: &mut BTreeSet<PathBuf>) -> Read {
+fn load_in(path: &Path, open: &mut BTreeSet<PathBuf>) -> MappingResult {
     let real = path.canonicalize().map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     if !open.insert(real.clone()) {
         return Err(format!("{} includes itself", real.display()));
@@ -410,10 +410,10 @@ fn load_in(path: &Path, open: &mut BTreeSet<PathBuf>) -> Read {
 }
 
 /// A file's mapping, or why there is none.
-type Read = std::result::Result<Map<String, Value>, String>;
+type MappingResult = std::result::Result<Map<String, Value>, String>;
 
 /// A configuration over those that it includes.
-fn included(mut config: Map<String, Value>, read: &mut dyn FnMut(&str) -> Read) -> Read {
+fn included(mut config: Map<String, Value>, read: &mut dyn FnMut(&str) -> MappingResult) -> MappingResult {
     let includes = list(config.shift_remove("include").as_ref());
     if includes.is_empty() {
         return Ok(config);

@@ -62,6 +62,14 @@ struct Sequence {
     counted: usize,
 }
 
+impl<'m> Subject<'m> {
+    /// A decoder that has answered nothing.
+    pub fn new(model: &'m dyn LanguageModel, tokenizer: &'m Tokenizer, max_length: usize) -> Subject<'m> {
+        let cache = Cache::default();
+        Subject { model, tokenizer, source: false, max_length, cache, cut: 0, asked: 0 }
+    }
+}
+
 impl Subject<'_> {
     /// Log-likelihood of each continuation after its context, and whether greedy generation would give it.
     ///

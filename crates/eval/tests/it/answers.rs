@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use fathom_base::{GenerateRequest, Generation, LanguageModel, Numbers, Prompt, Result, Stop};
-use fathom_eval::tasks::{Cache, Index, Options, Sets, Subject, prepare, run};
+use fathom_eval::tasks::{Index, Options, Sets, Subject, prepare, run};
 use fathom_text::Tokenizer;
 use serde_json::Value;
 
@@ -65,15 +65,7 @@ fn contexts_and_figures_of_generated_answers_are_those_of_the_harness() {
         let prepared = prepare(&nodes, &Sets { folder: Some(&folder), ..Sets::default() }, &options).unwrap();
         let given: Vec<(String, Vec<String>)> = serde_json::from_value(expected["given"].clone()).unwrap();
         let model = AnswerScript { tokenizer: &tokenizer, given: given.into_iter().collect() };
-        let mut subject = Subject {
-            model: &model,
-            tokenizer: &tokenizer,
-            source: false,
-            max_length: 1 << 20,
-            cache: Cache::default(),
-            cut: 0,
-            asked: 0,
-        };
+        let mut subject = Subject::new(&model, &tokenizer, 1 << 20);
         let results = run(&nodes, &prepared, &mut subject, &options).unwrap().json();
         for (metric, figure) in expected["figures"].as_object().unwrap() {
             let own = metric.replace("pass_at_1,none", "pass@1,create_test");

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use fathom_eval::Result;
-use fathom_eval::tasks::{Cache, Index, Languages, Options, Results, Sets, Subject, prepare, run};
+use fathom_eval::tasks::{Index, Languages, Options, Results, Sets, Subject, prepare, run};
 use serde_json::json;
 
 use crate::{Rule, tokenizer};
@@ -17,15 +17,7 @@ fn ran(folder: &Path, names: &[&str]) -> Result<Results> {
     let options = Options { resamples: 10, ..Options::default() };
     let prepared = prepare(&nodes, &Sets { folder: Some(folder), ..Sets::default() }, &options)?;
     let (model, tokenizer) = (Rule::new(|_, _| 2.0, 513), tokenizer());
-    let mut subject = Subject {
-        model: &model,
-        tokenizer: &tokenizer,
-        source: false,
-        max_length: 512,
-        cache: Cache::default(),
-        cut: 0,
-        asked: 0,
-    };
+    let mut subject = Subject::new(&model, &tokenizer, 512);
     run(&nodes, &prepared, &mut subject, &options)
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use fathom_base::{GenerateRequest, Generation, LanguageModel, Numbers, Prompt};
 use fathom_eval::Result;
-use fathom_eval::tasks::{Cache, Data, Index, Options, Sets, Subject, TaskConfig, digest, prepare, run};
+use fathom_eval::tasks::{Data, Index, Options, Sets, Subject, TaskConfig, digest, prepare, run};
 use fathom_text::Tokenizer;
 use serde_json::{Map, Value, json};
 
@@ -140,15 +140,7 @@ fn prompts_of_longbench_that_are_too_long_lose_their_middle() {
         prepare(&nodes, &Sets { folder: Some(folder.path()), ..Sets::default() }, &options).unwrap();
     let model = Listener::default();
     let (max_length, answer) = (264, 64);
-    let mut subject = Subject {
-        model: &model,
-        tokenizer: &tokenizer,
-        source: false,
-        max_length,
-        cache: Cache::default(),
-        cut: 0,
-        asked: 0,
-    };
+    let mut subject = Subject::new(&model, &tokenizer, max_length);
     let results = run(&nodes, &prepared, &mut subject, &options).unwrap();
     assert_eq!((results.tasks[0].cut, results.tasks[0].effective), (1, 2));
     let prompts: Vec<String> = model.0.borrow().iter().map(|ids| tokenizer.decode_text(ids)).collect();

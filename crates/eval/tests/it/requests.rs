@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use fathom_eval::python::printed;
-use fathom_eval::tasks::{Cache, Index, Options, Sets, Subject, digest, prepare, run};
+use fathom_eval::tasks::{Index, Options, Sets, Subject, digest, prepare, run};
 use serde_json::Value;
 
 use crate::Rule;
@@ -29,15 +29,7 @@ fn requests_are_those_of_the_harness_to_the_byte() {
     let options = Options::default();
     let prepared = prepare(&nodes, &Sets::default(), &options).unwrap();
     let (model, tokenizer) = (Rule::new(|_, _| 2.0, 321), crate::tokenizer());
-    let mut subject = Subject {
-        model: &model,
-        tokenizer: &tokenizer,
-        source: false,
-        max_length: 320,
-        cache: Cache::default(),
-        cut: 0,
-        asked: 0,
-    };
+    let mut subject = Subject::new(&model, &tokenizer, 320);
     let results = run(&nodes, &prepared, &mut subject, &options).unwrap();
     for task in &results.tasks {
         let name = &task.config.name;

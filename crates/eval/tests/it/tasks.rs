@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use fathom_eval::tasks::{Cache, Index, Options, Results, Sets, Subject, prepare, run};
+use fathom_eval::tasks::{Index, Options, Results, Sets, Subject, prepare, run};
 use fathom_eval::{Error, Result};
 use serde_json::Value;
 
@@ -19,15 +19,7 @@ fn ran(folder: &Path, names: &[&str], max_length: usize, options: &Options<'_>) 
     let nodes = Index::open(Some(folder))?.find(&names)?;
     let prepared = prepare(&nodes, &Sets { folder: Some(folder), ..Sets::default() }, options)?;
     let (model, tokenizer) = (Rule::new(|_, _| 2.0, max_length + 1), tokenizer());
-    let mut subject = Subject {
-        model: &model,
-        tokenizer: &tokenizer,
-        source: false,
-        max_length,
-        cache: Cache::default(),
-        cut: 0,
-        asked: 0,
-    };
+    let mut subject = Subject::new(&model, &tokenizer, max_length);
     run(&nodes, &prepared, &mut subject, options)
 }
 

@@ -4,7 +4,7 @@ use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, CrossEntropy, DType, Tensor, VocabularyShare as Vocabulary};
 
 use super::{Head, HeadUse, LossTerm, Measures, Tile, TileLoss};
-use crate::tape::Scope;
+use crate::scope::Scope;
 
 /// Minus the natural logarithm of each label's probability, and the head's z-loss. What is measured at labels is found with it.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,7 +6,7 @@ use fathom_tensor::Tensor;
 
 use super::Head;
 use crate::params::Weights;
-use crate::tape::Scope;
+use crate::scope::Scope;
 
 /// Targets of a micro-batch.
 #[derive(Clone)]

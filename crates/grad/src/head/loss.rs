@@ -7,7 +7,7 @@ use fathom_tensor::{Category, DType, MatMul, Tensor};
 
 use super::{Head, Labels, LossTerm, Tile};
 use crate::grads::Grads;
-use crate::tape::Scope;
+use crate::scope::Scope;
 use crate::tiles;
 
 impl Head {

@@ -5,7 +5,7 @@ use fathom_tensor::{Category, DType, Device, MatMul, Tensor};
 
 use crate::grads::Grads;
 use crate::param_id::ParamId;
-use crate::tape::Scope;
+use crate::scope::Scope;
 
 /// The weight of all projections.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@ use fathom_tensor::{Category, DType, MatMul, Tensor};
 use crate::grads::Grads;
 use crate::param_id::ParamId;
 use crate::params::Weights;
-use crate::tape::Scope;
+use crate::scope::Scope;
 
 /// The projection to a few numbers per token. Every rank has all of it.
 #[derive(Clone, Copy, Debug)]

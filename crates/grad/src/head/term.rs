@@ -4,7 +4,7 @@ use fathom_tensor::{Category, MatMul, Tensor};
 
 use super::{Head, HeadTerm};
 use crate::grads::Grads;
-use crate::tape::Scope;
+use crate::scope::Scope;
 
 /// Targets of the gradients of a term's weights, and whether they are added to.
 pub(super) struct OfTerm {

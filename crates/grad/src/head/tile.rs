@@ -7,7 +7,7 @@ use std::ops::Range;
 use fathom_tensor::{Category, DType, Tensor};
 
 use super::{Head, Labels, Measures};
-use crate::tape::Scope;
+use crate::scope::Scope;
 
 /// A loss of each token by its logits. Tensor parallel ranks have some columns of the logits each and call both methods together.
 pub trait TileLoss: fmt::Debug + Send + Sync {

@@ -9,17 +9,6 @@ use super::{GemmFormat, Narrowing, Pass};
 use crate::testing::{Matrix, Stream, assert_close, download, levels, upload, weights};
 use crate::{Counters, Grads, Places, Scope, Segments, Tape};
 
-const FORMATS: [GemmFormat; 8] = [
-    GemmFormat::Fp8Delayed,
-    GemmFormat::Fp8Current,
-    GemmFormat::Fp8Block,
-    GemmFormat::Micro(Element::E4M3),
-    GemmFormat::Micro(Element::E5M2),
-    GemmFormat::Micro(Element::E2M3),
-    GemmFormat::Micro(Element::E3M2),
-    GemmFormat::Micro(Element::E2M1),
-];
-
 /// The nearest number of a format, ties to even; values out of range saturate.
 fn nearest(element: Element, x: f64) -> f64 {
     let exponent = (x.abs().log2().floor() as i32).max(element.low());
@@ -131,7 +120,7 @@ fn products_are_those_of_rounded_operands() {
     for (tokens, inner, out) in [(1, 32, 5), (70, 96, 33), (200, 130, 160)] {
         for dtype in [DType::F32, DType::Bf16] {
             let numbers = Numbers::new(tokens, inner, out, dtype);
-            for format in FORMATS {
+            for format in GemmFormat::ALL {
                 let delayed = format == GemmFormat::Fp8Delayed;
                 let first = numbers.expected(format, if delayed { [Some(0.0); 3] } else { [None; 3] });
                 let second = numbers.expected(format, if delayed { numbers.largest() } else { [None; 3] });

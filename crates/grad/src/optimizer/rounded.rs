@@ -3,7 +3,6 @@
 use fathom_tensor::{Device, RoundWeights};
 
 use super::{AdamW, Item, sweep};
-use crate::disk::SweptChunk;
 use crate::params::Params;
 use crate::shares::Sharding;
 use crate::value::Value;
@@ -51,7 +50,7 @@ impl AdamW {
             .collect();
         let master = |at: usize| {
             let RoundedWeight { item, master } = &own[at];
-            SweptChunk { value: master, range: item.range.clone(), read: true, write: false }
+            master.chunk(item.range.clone(), true, false)
         };
         if rounding.begin(device) {
             sweep(params, own.len(), &|at| vec![master(at)], &mut |at, views| {
@@ -63,8 +62,7 @@ impl AdamW {
         }
         let parts = |at: usize| {
             let Item { param, .. } = own[at].item;
-            let weight =
-                SweptChunk { value: &param.value, range: own[at].item.of_weight(), read: false, write: true };
+            let weight = param.value.chunk(own[at].item.of_weight(), false, true);
             vec![weight, master(at)]
         };
         sweep(params, own.len(), &parts, &mut |at, views| {

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use fathom_tensor::Tensor;
 use fathom_tensor::moments::BLOCK;
-use fathom_tensor::{DType, Tensor};
 
 use crate::disk::{CHUNK, SweptChunk};
 use crate::shares::SLOT;
@@ -11,36 +11,6 @@ use crate::value::Value;
 
 // Ranks and chunks have whole blocks, so that the codes do not depend on where they are stored.
 const _: () = assert!(SLOT.is_multiple_of(BLOCK) && CHUNK.is_multiple_of(BLOCK));
-
-/// Types of an optimizer's moments and masters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moments {
-    /// f32; or bf16, or e4m3 in blocks with a scale each ([`fathom_tensor::moments`]): the types of Megatron's
-    /// precision-aware optimizer.
-    pub dtype: DType,
-    /// True if moments of squares are kept too; otherwise the update is SGD with momentum.
-    pub second: bool,
-    /// True if weights narrower than f32 have f32 masters; otherwise an update rounds them stochastically.
-    pub masters: bool,
-}
-
-impl Default for Moments {
-    fn default() -> Moments {
-        Moments { dtype: DType::F32, second: true, masters: true }
-    }
-}
-
-impl Moments {
-    /// Their type in files, which represents them exactly.
-    pub fn stored(self) -> DType {
-        if self.coded() { DType::Bf16 } else { self.dtype }
-    }
-
-    /// True if they are codes in blocks.
-    pub fn coded(self) -> bool {
-        self.dtype == DType::F8E4M3
-    }
-}
 
 /// Moments of one weight, and its f32 master if the weight is narrower and masters are wanted: for the elements whose
 /// state this rank keeps, shaped like the weight if that is all of them.
@@ -71,7 +41,7 @@ impl State {
         let (range, moments) = (range.clone(), self.values().count() - self.scales.len());
         self.values().enumerate().map(move |(at, value)| {
             let range = if at < moments { range.clone() } else { blocks.clone() };
-            SweptChunk { value, range, read, write: true }
+            value.chunk(range, read, true)
         })
     }
 }

@@ -65,6 +65,35 @@ pub(crate) struct Case<'a> {
     pub penalty: Option<Penalty<'a>>,
 }
 
+/// Checks an operation of two inputs, one of which it has twice: `[a (a b) | c]` with the operation between the letters.
+#[track_caller]
+pub(crate) fn check_pair(
+    name: &str,
+    [tokens, width]: [usize; 2],
+    record: &dyn Fn(&mut Ctx<'_>, &'static str, [Val; 2]) -> Val,
+    reference: &dyn Fn(&Matrix, &Matrix) -> Matrix,
+) {
+    check(&Case {
+        what: format!("{name} [{tokens}, {width}]"),
+        cols: 3 * width,
+        params: vec![],
+        wide_params: false,
+        stream: Stream::documents(&[tokens], None, 1),
+        record: &|cx, x, _| {
+            let [a, b, c] = cx.split(["a", "b", "c"], x, [width; 3], None);
+            // One gradient reaches a by two ways, b by one, and c unchanged.
+            let ab = record(cx, "ab", [a, b]);
+            let aab = record(cx, "aab", [a, ab]);
+            join(cx, &[aab, c])
+        },
+        reference: &|x, _| {
+            let [a, b, c] = [0, 1, 2].map(|part| x.columns(part * width..(part + 1) * width));
+            Matrix::join(&[reference(&a, &reference(&a, &b)), c])
+        },
+        penalty: None,
+    });
+}
+
 /// A loss as a function of the input and the weights.
 pub(crate) type Penalty<'a> = &'a dyn Fn(&Matrix, &[Matrix]) -> f64;
 

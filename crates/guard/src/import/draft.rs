@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use super::outcome::{NemoImport, Unsaid};
+use super::outcome::{ImportGap, NemoImport};
 
 /// A table `[[rail]]`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,14 +46,14 @@ pub(super) struct Draft {
     /// Rules of tools: names with their keys.
     pub tools: Vec<(String, Vec<(&'static str, toml::Value)>)>,
     /// Things that it does not say.
-    pub unsaid: Vec<Unsaid>,
+    pub unsaid: Vec<ImportGap>,
 }
 
 impl Draft {
     /// Lists a thing that cannot be said.
     pub fn unsaid(&mut self, file: &Path, line: usize, name: impl Into<String>, why: impl Into<String>) {
         let file: PathBuf = file.to_path_buf();
-        self.unsaid.push(Unsaid { file, line, name: name.into(), why: why.into() });
+        self.unsaid.push(ImportGap { file, line, name: name.into(), why: why.into() });
     }
 
     /// The text, and the list in the order of files and lines.

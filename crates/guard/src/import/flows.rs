@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::colang::Program;
 use super::draft::{Draft, RailDraft};
-use super::options::{Found, Settings, prompt_text, translated};
+use super::options::{FileValue, Settings, prompt_text, translated};
 use super::yaml::{Node, Yaml};
 
 /// A reference to a flow: its name and arguments.
@@ -184,7 +184,7 @@ impl Maker<'_, '_> {
         RailDraft::new(kind, &name, self.place.0)
     }
 
-    fn unsaid(&mut self, found: Found<'_>, name: &str, why: &str) {
+    fn unsaid(&mut self, found: FileValue<'_>, name: &str, why: &str) {
         self.draft.unsaid(found.file, found.node.line, name, why);
     }
 
@@ -206,7 +206,7 @@ impl Maker<'_, '_> {
         for key in ["output_parser", "max_length", "stop", "max_tokens", "models"] {
             if let Some(node) = found.node.get(key) {
                 let why = "has no meaning here: a judge chooses among fixed words, and all of a text is read";
-                self.unsaid(Found { node, ..found }, &format!("prompts.{task}.{key}"), why);
+                self.unsaid(FileValue { node, ..found }, &format!("prompts.{task}.{key}"), why);
             }
         }
         match prompt_text(found.node)
@@ -300,7 +300,7 @@ impl Maker<'_, '_> {
                     found.node.get(key).filter(|node| node.get("enabled").is_some_and(Node::is_true))
                 {
                     let why = "is not translated: one refusal is configured, and a verdict is one token";
-                    self.unsaid(Found { node, ..found }, &format!("content_safety.{key}"), why);
+                    self.unsaid(FileValue { node, ..found }, &format!("content_safety.{key}"), why);
                 }
             }
         }
@@ -345,7 +345,7 @@ impl Maker<'_, '_> {
         for key in ["server_endpoint", "nim_base_url", "nim_url", "api_key", "api_key_env_var"] {
             if let Some(node) = found.node.get(key) {
                 let why = "is another server; here the model is opened in this process";
-                self.unsaid(Found { node, ..found }, &format!("jailbreak_detection.{key}"), why);
+                self.unsaid(FileValue { node, ..found }, &format!("jailbreak_detection.{key}"), why);
             }
         }
         Ok(rail)
@@ -375,12 +375,12 @@ impl Maker<'_, '_> {
             let entity = node.text().unwrap_or_default();
             match ENTITIES.iter().find(|(theirs, _)| *theirs == entity) {
                 Some((_, own)) => kinds.push(own.to_string()),
-                None => self.unsaid(Found { node, ..found }, &entity, "is a kind that is not found here"),
+                None => self.unsaid(FileValue { node, ..found }, &entity, "is a kind that is not found here"),
             }
         }
         if let Some(node) = found.node.get("score_threshold") {
             self.unsaid(
-                Found { node, ..found },
+                FileValue { node, ..found },
                 "score_threshold",
                 "has no meaning here: kinds are found by rules",
             );
@@ -404,7 +404,7 @@ impl Maker<'_, '_> {
         for key in ["yara_rules", "yara_path"] {
             if let Some(node) = found.node.get(key).filter(|node| node.value != Yaml::Null) {
                 self.unsaid(
-                    Found { node, ..found },
+                    FileValue { node, ..found },
                     &format!("injection_detection.{key}"),
                     "has rules of YARA, which are not read",
                 );
@@ -414,9 +414,11 @@ impl Maker<'_, '_> {
         for node in found.node.get("injections").map(Node::items).unwrap_or_default() {
             match node.text().unwrap_or_default().as_str() {
                 known @ ("code" | "sqli" | "template" | "xss") => kinds.push(known.to_string()),
-                other => {
-                    self.unsaid(Found { node, ..found }, other, "is no kind of injection that is found here")
-                }
+                other => self.unsaid(
+                    FileValue { node, ..found },
+                    other,
+                    "is no kind of injection that is found here",
+                ),
             }
         }
         if kinds.is_empty() {

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::colang::Program;
-use super::outcome::{ImportError, Unsaid};
+use super::outcome::{ImportError, ImportGap};
 use super::yaml::{self, Node};
+use crate::config::FileError;
 
 /// Most files of a folder.
 const MOST_FILES: usize = 10_000;
@@ -17,7 +18,7 @@ pub(super) struct Files {
     /// Flows with their paths.
     pub programs: Vec<(PathBuf, Program)>,
     /// Files that are not translated.
-    pub unsaid: Vec<Unsaid>,
+    pub unsaid: Vec<ImportGap>,
 }
 
 /// Reads a folder, or one `config.yml`.
@@ -56,7 +57,7 @@ pub(super) fn read(folder: &Path) -> Result<Files, ImportError> {
 }
 
 fn wrong(file: &Path, line: usize, message: impl Into<String>) -> ImportError {
-    ImportError::Wrong { file: file.to_path_buf(), line, message: message.into() }
+    FileError { file: file.to_path_buf(), line, message: message.into() }.into()
 }
 
 fn text(path: &Path) -> Result<String, ImportError> {
@@ -67,7 +68,7 @@ fn text(path: &Path) -> Result<String, ImportError> {
 impl Files {
     fn add(&mut self, root: &Path, path: &Path) -> Result<(), ImportError> {
         let name = path.strip_prefix(root).unwrap_or(path).to_path_buf();
-        let unsaid = |why: &str| Unsaid {
+        let unsaid = |why: &str| ImportGap {
             file: name.clone(),
             line: 1,
             name: name.to_string_lossy().into_owned(),

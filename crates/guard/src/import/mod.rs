@@ -16,7 +16,7 @@ use std::path::Path;
 
 pub use colang::{Definition, DefinitionKind, Event, Form, Program, Step, StepKind};
 pub use expression::Expression;
-pub use outcome::{ImportError, NemoImport, Unsaid};
+pub use outcome::{ImportError, ImportGap, NemoImport};
 pub use yaml::check_yaml_depth;
 
 /// Translates a folder.

@@ -26,7 +26,7 @@ pub(super) struct Settings<'a> {
 
 /// A value with the file that has it.
 #[derive(Clone, Copy)]
-pub(super) struct Found<'a> {
+pub(super) struct FileValue<'a> {
     /// The file.
     pub file: &'a Path,
     /// The value.
@@ -41,20 +41,20 @@ pub(super) fn model_name(model: &Node) -> Option<String> {
 
 impl<'a> Settings<'a> {
     /// The value at a path, in the first file that has it.
-    pub fn at(&self, path: &[&str]) -> Option<Found<'a>> {
-        self.configs.iter().find_map(|(file, config)| Some(Found { file, node: config.at(path)? }))
+    pub fn at(&self, path: &[&str]) -> Option<FileValue<'a>> {
+        self.configs.iter().find_map(|(file, config)| Some(FileValue { file, node: config.at(path)? }))
     }
 
     /// Options of a rail: `rails.config.NAME`.
-    pub fn options(&self, name: &str) -> Option<Found<'a>> {
+    pub fn options(&self, name: &str) -> Option<FileValue<'a>> {
         self.at(&["rails", "config", name])
     }
 
     /// The items of a list at the top of all files.
-    fn items(&self, key: &'static str) -> impl Iterator<Item = Found<'a>> {
+    fn items(&self, key: &'static str) -> impl Iterator<Item = FileValue<'a>> {
         let of = move |(file, config): &'a (PathBuf, Node)| {
             let items = config.get(key).map(Node::items).unwrap_or_default();
-            items.iter().map(move |node| Found { file, node })
+            items.iter().map(move |node| FileValue { file, node })
         };
         self.configs.iter().flat_map(of)
     }
@@ -62,17 +62,18 @@ impl<'a> Settings<'a> {
     /// The model of a type, or else the main one.
     pub fn model(&self, kind: &str) -> Option<String> {
         let of = |kind: &str| {
-            let is_kind =
-                |found: &Found<'_>| found.node.get("type").and_then(Node::text).is_some_and(|it| it == kind);
+            let is_kind = |found: &FileValue<'_>| {
+                found.node.get("type").and_then(Node::text).is_some_and(|it| it == kind)
+            };
             self.items("models").find(is_kind).and_then(|found| model_name(found.node))
         };
         of(kind).or_else(|| of("main"))
     }
 
     /// The prompt of a task, whatever model it is for.
-    pub fn prompt(&self, task: &str) -> Option<Found<'a>> {
+    pub fn prompt(&self, task: &str) -> Option<FileValue<'a>> {
         let plain = |text: String| text.replace(['"', '\''], "");
-        let is_task = |found: &Found<'_>| {
+        let is_task = |found: &FileValue<'_>| {
             found.node.get("task").and_then(Node::text).is_some_and(|text| plain(text) == task)
         };
         self.items("prompts").find(is_task)

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::config::FileError;
+
 /// A translated folder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NemoImport {
@@ -10,12 +12,12 @@ pub struct NemoImport {
     /// Number of its rails.
     pub rails: usize,
     /// Things that it does not say, in the order of files and lines.
-    pub unsaid: Vec<Unsaid>,
+    pub unsaid: Vec<ImportGap>,
 }
 
 /// A thing that a `guard.toml` cannot say.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Unsaid {
+pub struct ImportGap {
     /// File, relative to the folder.
     pub file: PathBuf,
     /// Line, from 1.
@@ -26,7 +28,7 @@ pub struct Unsaid {
     pub why: String,
 }
 
-impl std::fmt::Display for Unsaid {
+impl std::fmt::Display for ImportGap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}: {}: {}", self.file.display(), self.line, self.name, self.why)
     }
@@ -39,15 +41,8 @@ pub enum ImportError {
     #[error(transparent)]
     Read(#[from] fathom_base::Error),
     /// A file is malformed, or of another version.
-    #[error("{}:{line}: {message}", file.display())]
-    Wrong {
-        /// The file.
-        file: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// Problem and remedy.
-        message: String,
-    },
+    #[error(transparent)]
+    Wrong(#[from] FileError),
     /// There is no configuration.
     #[error("{} has no config.yml; give the folder of a configuration of NeMo Guardrails", .0.display())]
     Missing(PathBuf),

@@ -5,7 +5,7 @@ use crate::judge::{Classifier as Model, JudgeError, Question};
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::judging::{ScoredSpan, asked, judge_options, opinion, opinion_of};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Reason};
 
 judge_options!(Options, 512, 64, {
@@ -32,16 +32,16 @@ impl RailKind for Classifier {
         cost: Cost::Model,
     };
 
-    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         if options.blocked_labels.is_empty() {
-            return Err(Refused::new(
+            return Err(OptionError::new(
                 "blocked_labels",
                 "is empty, so nothing would ever be blocked; name at least one label",
             ));
         }
         let model = options.judging(needs).classifier()?;
         let places = model.labels(&options.blocked_labels);
-        let places = places.map_err(|why| Refused::new("blocked_labels", why.to_string()))?;
+        let places = places.map_err(|why| OptionError::new("blocked_labels", why.to_string()))?;
         let labels = options.blocked_labels.iter().cloned().zip(places).collect();
         Ok(Box::new(Classifier { model, labels, threshold: options.threshold }))
     }

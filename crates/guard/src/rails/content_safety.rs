@@ -7,7 +7,7 @@ use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::judging::{ScoredSpan, asked, history, judge_options, opinion, opinion_of};
 use crate::rails::safety::{Category, Codes, Exchange, Format, SafetyQuestion};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Reason};
 
 judge_options!(Options, 1024, 128, {
@@ -38,12 +38,12 @@ impl RailKind for ContentSafety {
         cost: Cost::Model,
     };
 
-    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         let all = options.format.categories();
         let find = |code: &String| {
             all.iter().find(|(own, _)| own.eq_ignore_ascii_case(code)).copied().ok_or_else(|| {
                 let codes: Vec<&str> = all.iter().map(|(code, _)| *code).collect();
-                Refused::new(
+                OptionError::new(
                     "categories",
                     format!("there is no category `{code}`; there are {}", codes.join(", ")),
                 )

@@ -12,7 +12,7 @@ use crate::judge::{Choices, Judge, JudgeError, JudgePrompt, Piece, Question, Tur
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::judging::{asked, judge_options, opinion};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Finding, Reason};
 
 /// Examples of a form that a language model reads.
@@ -69,23 +69,23 @@ impl RailKind for Dialog {
         cost: Cost::Model,
     };
 
-    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         let forms = &options.forms;
         let names: BTreeSet<&str> = forms.iter().map(|form| &*form.name).collect();
         if names.len() < forms.len() || names.contains("") {
-            return Err(Refused::new("forms", "have distinct names that are not empty"));
+            return Err(OptionError::new("forms", "have distinct names that are not empty"));
         }
         if forms.len() > MOST_FORMS {
-            return Err(Refused::new(
+            return Err(OptionError::new(
                 "forms",
                 format!("are {} forms; {MOST_FORMS} are the most", forms.len()),
             ));
         }
         if let Some(form) = forms.iter().find(|form| form.examples.is_empty()) {
-            return Err(Refused::new("forms", format!("`{}` has no examples", form.name)));
+            return Err(OptionError::new("forms", format!("`{}` has no examples", form.name)));
         }
         if forms.iter().all(|form| form.answer.is_none()) {
-            return Err(Refused::new("forms", "have no answer, so the rail would do nothing"));
+            return Err(OptionError::new("forms", "have no answer, so the rail would do nothing"));
         }
         let service = crate::rails::judging::service(needs, "model", &options.model)?;
         let recogniser = if service.card().generates {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::config::Setting;
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
-use crate::registry::{self, BuildError, RailKind, Refused};
+use crate::registry::{self, BuildError, OptionError, RailKind};
 use crate::verdict::{Direction, Finding, Reason};
 
 /// Characters of the shortest run that is decoded.
@@ -67,15 +67,15 @@ impl RailKind for Encodings {
         cost: Cost::Text,
     };
 
-    fn build(options: Options, setting: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, setting: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         if options.depth == 0 || options.depth > 8 {
-            return Err(Refused::new("depth", "should be from 1 to 8"));
+            return Err(OptionError::new("depth", "should be from 1 to 8"));
         }
         let mut tables: Vec<(&'static str, &'static str, String)> = Vec::new();
         for name in &options.then {
             let Some(known) = THEN.iter().find(|known| *known == name) else {
                 let hint = fathom_base::recipe::suggest_name(name, &THEN, "there are");
-                return Err(Refused::new("then", format!("`{name}` cannot judge decoded text; {hint}")));
+                return Err(OptionError::new("then", format!("`{name}` cannot judge decoded text; {hint}")));
             };
             let table = match *known {
                 "personal_data" => format!("kinds = {:?}", options.kinds),
@@ -88,11 +88,11 @@ impl RailKind for Encodings {
             tables.push(("patterns", "regex", format!("patterns = {patterns}")));
         }
         if tables.is_empty() {
-            return Err(Refused::new("then", "is empty, and there are no patterns; name a rail"));
+            return Err(OptionError::new("then", "is empty, and there are no patterns; name a rail"));
         }
         let mut rails = Vec::with_capacity(tables.len());
         for (key, name, table) in tables {
-            let refused = |message: String| Refused::new(key, format!("{name}: {message}"));
+            let refused = |message: String| OptionError::new(key, format!("{name}: {message}"));
             let entry = registry::find(name).ok_or_else(|| refused("no such rail".into()))?;
             let table = toml::de::DeTable::parse(&table).map_err(|error| refused(error.to_string()))?;
             let rail = (entry.build)(table, setting, needs);

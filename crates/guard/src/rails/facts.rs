@@ -8,7 +8,7 @@ use crate::judge::{
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::judging::{ScoredSpan, asked, judge_options, message_text, opinion, opinion_of, question};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Reason};
 
 /// Places of a prompt.
@@ -84,22 +84,22 @@ impl RailKind for Facts {
         cost: Cost::Model,
     };
 
-    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         let checker = match options.method {
             Method::Prompt => {
                 let prompt = PromptText::parse(options.prompt.as_deref().unwrap_or(PROMPT), PLACES);
                 Checker::Prompt(
                     options.judging(needs).judge()?,
-                    prompt.map_err(|why| Refused::new("prompt", why))?,
+                    prompt.map_err(|why| OptionError::new("prompt", why))?,
                 )
             }
             Method::Entailment if options.prompt.is_some() => {
-                return Err(Refused::new("prompt", "is read by method = \"prompt\" only"));
+                return Err(OptionError::new("prompt", "is read by method = \"prompt\" only"));
             }
             Method::Entailment => {
                 let classifier = options.judging(needs).classifier()?;
                 let label = classifier.labels(std::slice::from_ref(&options.label));
-                let label = label.map_err(|why| Refused::new("label", why.to_string()))?[0];
+                let label = label.map_err(|why| OptionError::new("label", why.to_string()))?[0];
                 Checker::Entailment(classifier, label)
             }
         };

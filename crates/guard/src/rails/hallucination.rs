@@ -8,7 +8,7 @@ use crate::judge::{Choices, Judge, JudgeError, JudgePrompt, PromptText, Question
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::judging::{ScoredSpan, asked, judge_options, opinion, opinion_of, service};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Reason};
 
 /// Places of a prompt.
@@ -68,12 +68,15 @@ impl RailKind for Hallucination {
         cost: Cost::Model,
     };
 
-    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         if !(1..=16).contains(&options.samples) {
-            return Err(Refused::new("samples", "is from 1 to 16"));
+            return Err(OptionError::new("samples", "is from 1 to 16"));
         }
         if !(options.temperature > 0.0 && options.temperature <= 2.0) {
-            return Err(Refused::new("temperature", "is above 0, so that answers can differ, and at most 2"));
+            return Err(OptionError::new(
+                "temperature",
+                "is above 0, so that answers can differ, and at most 2",
+            ));
         }
         let answering = options.judging(needs).judge()?;
         let judge = match &options.judge {
@@ -84,7 +87,7 @@ impl RailKind for Hallucination {
         Ok(Box::new(Hallucination {
             answering,
             judge,
-            prompt: prompt.map_err(|why| Refused::new("prompt", why))?,
+            prompt: prompt.map_err(|why| OptionError::new("prompt", why))?,
             samples: options.samples,
             sampling: Sampling {
                 temperature: options.temperature,

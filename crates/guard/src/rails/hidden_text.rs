@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::config::Setting;
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Finding, Reason};
 
 /// Options.
@@ -56,9 +56,9 @@ impl RailKind for HiddenText {
         cost: Cost::Text,
     };
 
-    fn build(options: Options, _: &Setting, _: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, _: &Setting, _: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         if options.kinds.is_empty() {
-            return Err(Refused::new("kinds", "is empty; name at least one kind"));
+            return Err(OptionError::new("kinds", "is empty; name at least one kind"));
         }
         Ok(Box::new(HiddenText { kinds: options.kinds }))
     }

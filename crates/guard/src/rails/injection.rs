@@ -9,7 +9,7 @@ use super::patterns::PatternSet;
 use crate::config::Setting;
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Reason};
 
 /// A family of injections.
@@ -211,9 +211,9 @@ impl RailKind for Injection {
         cost: Cost::Text,
     };
 
-    fn build(options: Options, _: &Setting, _: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, _: &Setting, _: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         if options.families.is_empty() {
-            return Err(Refused::new("families", "is empty; name at least one"));
+            return Err(OptionError::new("families", "is empty; name at least one"));
         }
         Ok(Box::new(Injection { families: options.families }))
     }

@@ -10,7 +10,7 @@ use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::classifier::scored;
 use crate::rails::judging::{asked, judge_options, opinion, opinion_of};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Finding, Reason};
 
 judge_options!(Options, 512, 64, {
@@ -92,34 +92,37 @@ impl RailKind for Jailbreak {
         cost: Cost::Model,
     };
 
-    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         match options.method {
             Method::Classifier => {
                 let model = options.judging(needs).classifier()?;
                 let mut names = options.blocked_labels.clone();
                 if names.is_empty() {
                     names = usual_labels(&model.service.card().labels).ok_or_else(|| {
-                        Refused::new(
+                        OptionError::new(
                             "blocked_labels",
                             "is needed: no label of the classifier names an attack",
                         )
                     })?;
                 }
                 let places = model.labels(&names);
-                let places = places.map_err(|why| Refused::new("blocked_labels", why.to_string()))?;
+                let places = places.map_err(|why| OptionError::new("blocked_labels", why.to_string()))?;
                 let labels = names.into_iter().zip(places).collect();
                 Ok(Box::new(Jailbreak(Finder::Classifier(model, labels, options.threshold))))
             }
             Method::Perplexity => {
                 if !options.blocked_labels.is_empty() {
-                    return Err(Refused::new("blocked_labels", "is read by method = \"classifier\" only"));
+                    return Err(OptionError::new(
+                        "blocked_labels",
+                        "is read by method = \"classifier\" only",
+                    ));
                 }
                 for (key, value) in [
                     ("length_per_perplexity", options.length_per_perplexity),
                     ("prefix_suffix_perplexity", options.prefix_suffix_perplexity),
                 ] {
                     if value.is_nan() || value <= 0.0 {
-                        return Err(Refused::new(key, "is above 0"));
+                        return Err(OptionError::new(key, "is above 0"));
                     }
                 }
                 Ok(Box::new(Jailbreak(Finder::Perplexity(Heuristics {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::judge::{Classifier, Judge, JudgeError, Question, Windows};
 use crate::needs::Needs;
 use crate::rail::{Context, Failure, Opinion, Rail, RailInput, Until};
-use crate::registry::Refused;
+use crate::registry::OptionError;
 use crate::verdict::{Direction, Finding, Reason};
 
 /// Bytes of earlier messages that a judge reads with a text. They were judged themselves when they came.
@@ -83,19 +83,19 @@ impl Judging<'_> {
     ///
     /// # Errors
     /// Impossible windows, or a threshold that is no probability.
-    fn windows(&self) -> Result<Windows, Refused> {
+    fn windows(&self) -> Result<Windows, OptionError> {
         let (tokens, overlap, most) = self.windows;
         if !(self.threshold > 0.0 && self.threshold <= 1.0) {
-            return Err(Refused::new("threshold", "is a probability: above 0 and at most 1"));
+            return Err(OptionError::new("threshold", "is a probability: above 0 and at most 1"));
         }
         if tokens < 8 {
-            return Err(Refused::new("window_tokens", "a window has at least 8 tokens"));
+            return Err(OptionError::new("window_tokens", "a window has at least 8 tokens"));
         }
         if overlap > tokens / 2 {
-            return Err(Refused::new("overlap_tokens", "windows share at most half of their tokens"));
+            return Err(OptionError::new("overlap_tokens", "windows share at most half of their tokens"));
         }
         if most == 0 {
-            return Err(Refused::new("max_tokens", "would block every text; give a positive number"));
+            return Err(OptionError::new("max_tokens", "would block every text; give a positive number"));
         }
         Ok(Windows { tokens, overlap, most })
     }
@@ -104,11 +104,11 @@ impl Judging<'_> {
     ///
     /// # Errors
     /// An impossible option, no such model, or one that generates nothing.
-    pub fn judge(&self) -> Result<Judge, Refused> {
+    pub fn judge(&self) -> Result<Judge, OptionError> {
         let windows = self.windows()?;
         let service = service(self.needs, "model", self.model)?;
         if !service.card().generates {
-            return Err(Refused::new(
+            return Err(OptionError::new(
                 "model",
                 format!("`{}` generates no text; use the rail classifier", self.model),
             ));
@@ -120,11 +120,11 @@ impl Judging<'_> {
     ///
     /// # Errors
     /// An impossible option, no such model, or one without labels.
-    pub fn classifier(&self) -> Result<Classifier, Refused> {
+    pub fn classifier(&self) -> Result<Classifier, OptionError> {
         let windows = self.windows()?;
         let service = service(self.needs, "model", self.model)?;
         if service.card().labels.is_empty() {
-            return Err(Refused::new(
+            return Err(OptionError::new(
                 "model",
                 format!("`{}` is no classifier: it has no labels", self.model),
             ));
@@ -141,13 +141,16 @@ pub(crate) fn service(
     needs: &Needs,
     key: &'static str,
     name: &str,
-) -> Result<std::sync::Arc<dyn fathom_base::Service>, Refused> {
+) -> Result<std::sync::Arc<dyn fathom_base::Service>, OptionError> {
     let models = needs.models.as_ref().ok_or_else(|| {
-        Refused::new(key, format!("the model `{name}` cannot be opened here: this command serves no models"))
+        OptionError::new(
+            key,
+            format!("the model `{name}` cannot be opened here: this command serves no models"),
+        )
     })?;
     let next = needs.folder.join(name);
     let name = if next.exists() { next.to_string_lossy().into_owned() } else { name.to_string() };
-    models.service(&name).map_err(|error| Refused::new(key, error.to_string()))
+    models.service(&name).map_err(|error| OptionError::new(key, error.to_string()))
 }
 
 /// Asks a judge with the scope and the time limit of a text.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::config::Setting;
 use crate::needs::{Languages, Needs};
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Reason};
 
 /// Options, with the names of NeMo Guardrails 0.25.
@@ -61,22 +61,22 @@ impl RailKind for Language {
         cost: Cost::Text,
     };
 
-    fn build(mut options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(mut options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         if !options.allowed_languages.is_empty() && !options.blocked_languages.is_empty() {
             let message = "contradicts `allowed_languages`; give one of the two lists";
-            return Err(Refused::new("blocked_languages", message));
+            return Err(OptionError::new("blocked_languages", message));
         }
         if !(0.0..=1.0).contains(&options.min_score) {
-            return Err(Refused::new("min_score", "should be from 0 to 1"));
+            return Err(OptionError::new("min_score", "should be from 0 to 1"));
         }
         if options.num_characters_for_prediction == Some(0) {
-            return Err(Refused::new("num_characters_for_prediction", "should be at least 1"));
+            return Err(OptionError::new("num_characters_for_prediction", "should be at least 1"));
         }
         if options.allowed_languages.is_empty() && options.blocked_languages.is_empty() {
             options.allowed_languages.push("en".into());
         }
         let Some(languages) = needs.languages.clone() else {
-            return Err(Refused::new("allowed_languages", "this program does not identify languages"));
+            return Err(OptionError::new("allowed_languages", "this program does not identify languages"));
         };
         Ok(Box::new(Language { options, languages }))
     }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::config::Setting;
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Finding, Reason};
 
 /// Characters below which a text's repetition says nothing.
@@ -44,20 +44,20 @@ impl RailKind for Length {
         cost: Cost::Text,
     };
 
-    fn build(mut options: Options, setting: &Setting, _: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(mut options: Options, setting: &Setting, _: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         let shares = [("max_repetition", options.max_repetition), ("max_run", options.max_run)];
         if let Some((key, _)) =
             shares.iter().find(|(_, share)| share.is_some_and(|it| !(0.0..=1.0).contains(&it)))
         {
-            return Err(Refused::new(key, "should be from 0 to 1"));
+            return Err(OptionError::new(key, "should be from 0 to 1"));
         }
         if options.max_chars == Some(0) {
-            return Err(Refused::new("max_chars", "should be at least 1"));
+            return Err(OptionError::new("max_chars", "should be at least 1"));
         }
         let bloat =
             options.min_entropy.is_some() || options.max_repetition.is_some() || options.max_run.is_some();
         if setting.action == Action::Truncate && (bloat || options.max_chars.is_none()) {
-            return Err(Refused::new(
+            return Err(OptionError::new(
                 "max_chars",
                 "action = \"truncate\" needs `max_chars`, and no other limit",
             ));

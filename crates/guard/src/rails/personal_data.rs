@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::config::Setting;
 use crate::needs::{Needs, PersonalDataFinder, PersonalDataOptions};
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Finding, Reason};
 
 /// Bytes of the longest finding, with its surroundings.
@@ -60,9 +60,9 @@ impl RailKind for PersonalData {
         cost: Cost::Text,
     };
 
-    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         let Some(detectors) = &needs.personal_data else {
-            return Err(Refused::new("kinds", "this program has no detectors of personal data"));
+            return Err(OptionError::new("kinds", "this program has no detectors of personal data"));
         };
         let known = detectors.kinds();
         let detector = |name: &String| {
@@ -76,17 +76,17 @@ impl RailKind for PersonalData {
             let aliases = NAMES.iter().map(|(configured, ..)| *configured);
             let all: Vec<&str> = aliases.chain(known.iter().copied()).collect();
             let hint = fathom_base::recipe::suggest_name(name, &all, "there are");
-            return Err(Refused::new("kinds", format!("no kind is called `{name}`; {hint}")));
+            return Err(OptionError::new("kinds", format!("no kind is called `{name}`; {hint}")));
         }
         if names.is_empty() {
-            return Err(Refused::new("kinds", "is empty; name at least one kind"));
+            return Err(OptionError::new("kinds", "is empty; name at least one kind"));
         }
         let finder = detectors.finder(&PersonalDataOptions {
             kinds: names.iter().map(|(kind, _)| kind.clone()).collect(),
             phone_countries: options.phone_countries,
             without_context: options.without_context,
         });
-        let finder = finder.map_err(|error| Refused::new("phone_countries", error.to_string()))?;
+        let finder = finder.map_err(|error| OptionError::new("phone_countries", error.to_string()))?;
         Ok(Box::new(PersonalData { finder, names }))
     }
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::config::Setting;
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Reason};
 
 /// Keys and threads that are counted at most; the one that was quiet longest is forgotten.
@@ -51,12 +51,12 @@ impl RailKind for Rate {
         cost: Cost::Text,
     };
 
-    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         if options.max_requests == 0 || options.max_requests > 1_000_000 {
-            return Err(Refused::new("max_requests", "should be from 1 to 1000000"));
+            return Err(OptionError::new("max_requests", "should be from 1 to 1000000"));
         }
         if !(options.per_s > 0.0 && options.per_s.is_finite()) {
-            return Err(Refused::new("per_s", "should be more than 0"));
+            return Err(OptionError::new("per_s", "should be more than 0"));
         }
         Ok(Box::new(Rate { options, clock: needs.clock.clone(), times: Mutex::default() }))
     }

@@ -14,7 +14,7 @@ use super::partial::PartialMatches;
 use crate::config::Setting;
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Finding, Reason};
 
 /// States of the compiled patterns at most, by estimate.
@@ -70,9 +70,9 @@ impl RailKind for Regex {
         cost: Cost::Text,
     };
 
-    fn build(options: Options, _: &Setting, _: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, _: &Setting, _: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         if options.patterns.is_empty() && options.words.is_empty() {
-            return Err(Refused::new("patterns", "is empty; give `patterns` or `words`"));
+            return Err(OptionError::new("patterns", "is empty; give `patterns` or `words`"));
         }
         let (patterns, longest) = compiled(&options)?;
         let words = words(&options)?;
@@ -169,7 +169,7 @@ fn states(hir: &Hir) -> u64 {
 }
 
 /// The patterns, checked, and the length of the longest match, if it is bounded.
-fn compiled(options: &Options) -> Result<(Option<Patterns>, Option<usize>), Refused> {
+fn compiled(options: &Options) -> Result<(Option<Patterns>, Option<usize>), OptionError> {
     if options.patterns.is_empty() {
         return Ok((None, Some(0)));
     }
@@ -177,21 +177,21 @@ fn compiled(options: &Options) -> Result<(Option<Patterns>, Option<usize>), Refu
     let mut all: Vec<Hir> = Vec::with_capacity(options.patterns.len());
     for pattern in &options.patterns {
         let parsed = syntax::parse_with(pattern, &syntax);
-        let hir = parsed.map_err(|error| Refused::new("patterns", format!("`{pattern}`: {error}")))?;
+        let hir = parsed.map_err(|error| OptionError::new("patterns", format!("`{pattern}`: {error}")))?;
         let properties = hir.properties();
         if properties.minimum_len() == Some(0) {
             let message =
                 format!("`{pattern}` matches the empty text, and so every text; require a character");
-            return Err(Refused::new("patterns", message));
+            return Err(OptionError::new("patterns", message));
         }
         if properties.minimum_len().is_none() {
-            return Err(Refused::new("patterns", format!("`{pattern}` matches nothing")));
+            return Err(OptionError::new("patterns", format!("`{pattern}` matches nothing")));
         }
         all.push(hir);
     }
     if all.iter().map(states).fold(0, u64::saturating_add) > MAX_STATES {
         let message = "are too large; use smaller repetitions, or `words` for plain texts";
-        return Err(Refused::new("patterns", message));
+        return Err(OptionError::new("patterns", message));
     }
     let mut longest = all.iter().map(|hir| hir.properties().maximum_len());
     let longest = longest.try_fold(0, |most, it| Some(most.max(it?)));
@@ -207,15 +207,15 @@ fn compiled(options: &Options) -> Result<(Option<Patterns>, Option<usize>), Refu
     Ok((Some(Patterns { all, exact: OnceLock::new(), partial, loose }), longest))
 }
 
-fn words(options: &Options) -> Result<Option<AhoCorasick>, Refused> {
+fn words(options: &Options) -> Result<Option<AhoCorasick>, OptionError> {
     if options.words.is_empty() {
         return Ok(None);
     }
     if options.words.iter().any(|word| word.trim().is_empty()) {
-        return Err(Refused::new("words", "contains an empty word"));
+        return Err(OptionError::new("words", "contains an empty word"));
     }
     if options.case_insensitive && options.words.iter().any(|word| !word.is_ascii()) {
-        return Err(Refused::new(
+        return Err(OptionError::new(
             "words",
             "ignores the case of ASCII letters only; use `patterns` for other scripts",
         ));
@@ -227,7 +227,7 @@ fn words(options: &Options) -> Result<Option<AhoCorasick>, Refused> {
         .kind(Some(if bytes <= TABLE_BYTES { AhoCorasickKind::DFA } else { AhoCorasickKind::ContiguousNFA }))
         .prefilter(false)
         .build(&options.words);
-    built.map(Some).map_err(|error| Refused::new("words", error.to_string()))
+    built.map(Some).map_err(|error| OptionError::new("words", error.to_string()))
 }
 
 impl Regex {

@@ -12,7 +12,7 @@ use super::partial::PartialMatches;
 use crate::config::Setting;
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Finding, Reason};
 
 /// Bytes of the longest secret other than a private key.
@@ -169,11 +169,11 @@ impl RailKind for Secrets {
         cost: Cost::Text,
     };
 
-    fn build(options: Options, _: &Setting, _: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, _: &Setting, _: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         let known: Vec<&str> = FORMATS.iter().map(|(kind, _)| *kind).chain(["private_key"]).collect();
         if let Some(other) = options.except.iter().find(|it| !known.contains(&it.as_str())) {
             let hint = fathom_base::recipe::suggest_name(other, &known, "there are");
-            return Err(Refused::new("except", format!("no kind is called `{other}`; {hint}")));
+            return Err(OptionError::new("except", format!("no kind is called `{other}`; {hint}")));
         }
         Ok(Box::new(Secrets { except: options.except }))
     }

@@ -5,7 +5,7 @@ use crate::judge::{Choices, Judge, JudgePrompt, PromptText, Turn};
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::judging::{ScoredSpan, asked, history, judge_options, opinion, opinion_of, question};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Reason};
 
 /// Places of a prompt.
@@ -70,10 +70,10 @@ impl RailKind for SelfCheck {
         cost: Cost::Model,
     };
 
-    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         let judge = options.judging(needs).judge()?;
         if options.prompt.is_some() && !options.policy.is_empty() && !has_policy(&options.prompt) {
-            return Err(Refused::new(
+            return Err(OptionError::new(
                 "policy",
                 "is not in the prompt; add the place {{ policy }} or leave it out",
             ));
@@ -87,7 +87,7 @@ impl RailKind for SelfCheck {
         Ok(Box::new(SelfCheck {
             judge,
             policy: rules.iter().map(|rule| format!("- {rule}")).collect::<Vec<_>>().join("\n"),
-            prompt: prompt.map_err(|why| Refused::new("prompt", why))?,
+            prompt: prompt.map_err(|why| OptionError::new("prompt", why))?,
             condemned_by: options.condemned_by,
             threshold: options.threshold,
         }))

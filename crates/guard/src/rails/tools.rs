@@ -12,7 +12,7 @@ use crate::cel::Condition;
 use crate::config::{Setting, ToolRule};
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, ToolUse, Until};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::schema;
 use crate::verdict::{Direction, Reason};
 
@@ -49,17 +49,17 @@ impl RailKind for Tools {
         cost: Cost::Text,
     };
 
-    fn build(options: Options, setting: &Setting, _: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, setting: &Setting, _: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         let mut rules = BTreeMap::new();
         for (name, rule) in setting.rules.iter() {
             let condition =
                 rule.deny_when.as_deref().map(|text| Condition::parse(text, &["args", "tool", "result"]));
             let condition = condition
                 .transpose()
-                .map_err(|why| Refused::new("use", format!("[tools.{name}]: `deny_when`: {why}")))?;
+                .map_err(|why| OptionError::new("use", format!("[tools.{name}]: `deny_when`: {why}")))?;
             if rule.spend.is_some() != rule.max_spend.is_some() {
                 let message = format!("[tools.{name}]: `spend` and `max_spend` belong together; give both");
-                return Err(Refused::new("use", message));
+                return Err(OptionError::new("use", message));
             }
             rules.insert(name.clone(), (rule.clone(), condition));
         }

@@ -5,7 +5,7 @@ use crate::judge::{Choices, Judge, JudgePrompt, Piece, Turn};
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::judging::{ScoredSpan, asked, history, judge_options, opinion, opinion_of};
-use crate::registry::{RailKind, Refused};
+use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Reason};
 
 /// Instruction after the policy, as published with the topic control models.
@@ -35,10 +35,10 @@ impl RailKind for Topic {
         cost: Cost::Model,
     };
 
-    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, Refused> {
+    fn build(options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, OptionError> {
         let policy = options.policy.trim();
         if policy.is_empty() {
-            return Err(Refused::new("policy", "is empty; describe the allowed topics in words"));
+            return Err(OptionError::new("policy", "is empty; describe the allowed topics in words"));
         }
         let instruction = if policy.ends_with(RESTRICTION) {
             policy.to_string()

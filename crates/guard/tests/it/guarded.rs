@@ -8,8 +8,8 @@ use fathom_base::{
     Stop, Structure, relay,
 };
 use fathom_guard::{
-    Action, Config, Cost, Direction, Failure, Guard, GuardedService, Horizon, Journal, Manifest, Opinion,
-    Rail, RailInput, Reason, Session, Shown, Until,
+    Action, Config, Cost, Direction, Failure, Guard, GuardedService, Horizon, Journal, JournalParts,
+    Manifest, Opinion, Rail, RailInput, Reason, Session, Until,
 };
 use serde_json::json;
 
@@ -329,7 +329,7 @@ fn a_journal_has_the_rails_that_ran() {
     let journal = Arc::new(Journal::default());
     let service = service.of(Session { journal: Some(journal.clone()), ..Session::default() });
     assert!(is_refused(&answers(&service, request("I am jane@x.org"))[0].1));
-    let log = journal.json(Shown { activated_rails: true, llm_calls: true });
+    let log = journal.json(JournalParts { activated_rails: true, llm_calls: true });
     let rails = log["activated_rails"].as_array().unwrap();
     let found: Vec<_> =
         rails.iter().map(|it| (it["name"].as_str().unwrap(), it["type"].as_str().unwrap())).collect();

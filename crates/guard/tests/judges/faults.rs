@@ -4,10 +4,10 @@
 use std::sync::{Arc, Mutex};
 
 use fathom_base::clock::Clock;
-use fathom_guard::{Context, Direction, Failure, RailInput, Reason, Until};
+use fathom_guard::{Context, Direction, Failure, Reason, Until};
 use serde_json::json;
 
-use super::{config, judge, judge_in};
+use super::{config, input, judge, judge_in};
 use crate::scripted::Scripted;
 
 const LLAMA_GUARD: &str =
@@ -81,14 +81,7 @@ fn a_model_that_is_gone_or_silent_is_a_failure() {
     let silent = Arc::new(Scripted::always(&[("safe", 1.0)]).hanging());
     let config = config(&silent, LLAMA_GUARD).unwrap();
     let until = Until::within(&Clock::default(), 0.05);
-    let judged = RailInput {
-        text: "text",
-        from: 0,
-        whole: true,
-        direction: Direction::Input,
-        context: &context,
-        tool: None,
-    };
+    let judged = input("text", Direction::Input, &context);
     assert_eq!(config.rails[0].rail.judge(&judged, &until), Err(Failure::TimedOut));
 }
 
@@ -133,14 +126,7 @@ fn ten_thousand_answers_of_any_form_are_all_readable() {
             (text, 1.0 + random(100) as f64)
         };
         *answers.lock().unwrap() = (0..=random(3)).map(answer).collect();
-        let judged = RailInput {
-            text: "text",
-            from: 0,
-            whole: true,
-            direction: Direction::Input,
-            context: &context,
-            tool: None,
-        };
+        let judged = input("text", Direction::Input, &context);
         let found = config.rails[0].rail.judge(&judged, &until);
         let readable = found.is_ok_and(|found| found.score.is_some_and(|score| (0.0..=1.0).contains(&score)));
         unreadable += usize::from(!readable);

@@ -32,8 +32,12 @@ fn judge_in(
     context: &Context,
 ) -> Result<Opinion, Failure> {
     let config = config(model, toml).unwrap();
-    let judged = RailInput { text, from: 0, whole: true, direction, context, tool: None };
-    config.rails[0].rail.judge(&judged, &Until::within(&Clock::default(), 2.0))
+    config.rails[0].rail.judge(&input(text, direction, context), &Until::within(&Clock::default(), 2.0))
+}
+
+/// A whole text.
+fn input<'a>(text: &'a str, direction: Direction, context: &'a Context) -> RailInput<'a> {
+    RailInput { text, from: 0, whole: true, direction, context, tool: None }
 }
 
 /// The opinion of a rail about a user's message.

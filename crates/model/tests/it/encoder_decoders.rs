@@ -15,39 +15,40 @@ use fathom_tensor::{Category, DType, Device, Tensor};
 use serde_json::Value;
 
 use crate::golden::cpu;
-use crate::golden_files::{name, object};
+use crate::golden_files::{folders, name, object};
 
 /// Folders of golden encoder-decoders.
 pub fn cases() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_t5");
-    let mut all: Vec<PathBuf> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
-    all.sort();
+    let all = folders("golden_t5");
     assert_eq!(all.len(), 5);
     all
 }
 
-/// Documents documents of one stream.
+/// Documents of one stream.
 #[derive(Default)]
-struct Documents {
-    ids: Vec<i32>,
+pub struct Documents {
+    pub ids: Vec<i32>,
     positions: Vec<i32>,
-    docs: Vec<Range<usize>>,
+    pub docs: Vec<Range<usize>>,
 }
 
 impl Documents {
     fn of(pairs: &[Value], key: &str) -> Documents {
         let mut all = Documents::default();
         for pair in pairs {
-            let ids: Vec<i32> = serde_json::from_value(pair[key].clone()).unwrap();
-            let start = all.ids.len();
-            all.positions.extend(0..ids.len() as i32);
-            all.ids.extend(ids);
-            all.docs.push(start..all.ids.len());
+            all.push(&serde_json::from_value::<Vec<i32>>(pair[key].clone()).unwrap());
         }
         all
     }
 
-    fn tokens(&self) -> PackedTokens<'_> {
+    pub fn push(&mut self, ids: &[i32]) {
+        let start = self.ids.len();
+        self.positions.extend(0..ids.len() as i32);
+        self.ids.extend(ids);
+        self.docs.push(start..self.ids.len());
+    }
+
+    pub fn tokens(&self) -> PackedTokens<'_> {
         PackedTokens { ids: &self.ids, positions: &self.positions, docs: &self.docs }
     }
 }

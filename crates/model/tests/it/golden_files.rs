@@ -19,6 +19,14 @@ pub fn cases() -> Vec<PathBuf> {
     cases
 }
 
+/// The folders below one of `tests`, by name.
+pub fn folders(name: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root().join("..").join(name)).unwrap();
+    let mut all: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    all.sort();
+    all
+}
+
 /// A JSON object of a case.
 pub fn object(file: &Path) -> Map<String, Value> {
     let text = std::fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));

@@ -1,29 +1,26 @@
 //! RETRO compared with an own forward pass in f64: logits, loss and gradients of packed documents with neighbours; folders
 //! both ways.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use fathom_grad::{
     Batch, Counters, Eval, Grads, Labels, LossTerm, Memory, Params, Places, Scope, Segments, Tape,
 };
 use fathom_model::{
-    Caps, Family, FolderOptions, Model, PackedTokens, RetrievalOutput, SafeTensors, SaveOptions, Source,
-    export_tensors, load, open, open_any, save_hf,
+    Caps, Family, FolderOptions, Model, RetrievalOutput, SafeTensors, SaveOptions, Source, export_tensors,
+    load, open, open_any, save_hf,
 };
 use fathom_tensor::{Category, DType, Device, Tensor};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::encoder_decoders::{close, floats, largest};
+use crate::encoder_decoders::{Documents, close, floats, largest};
 use crate::golden::cpu;
-use crate::golden_files::{name, object};
+use crate::golden_files::{folders, name, object};
 
 /// Folders of golden decoders with neighbours.
 pub fn cases() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_retro");
-    let mut all: Vec<PathBuf> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
-    all.sort();
+    let all = folders("golden_retro");
     assert_eq!(all.len(), 2);
     all
 }
@@ -48,27 +45,6 @@ fn golden(case: &Path) -> (Golden, SafeTensors) {
     (figures, SafeTensors::open_file(&case.join("golden.safetensors")).unwrap())
 }
 
-/// A packed stream.
-#[derive(Default)]
-struct TokenStream {
-    ids: Vec<i32>,
-    positions: Vec<i32>,
-    docs: Vec<Range<usize>>,
-}
-
-impl TokenStream {
-    fn push(&mut self, ids: &[i32]) {
-        let start = self.ids.len();
-        self.positions.extend(0..ids.len() as i32);
-        self.ids.extend(ids);
-        self.docs.push(start..self.ids.len());
-    }
-
-    fn tokens(&self) -> PackedTokens<'_> {
-        PackedTokens { ids: &self.ids, positions: &self.positions, docs: &self.docs }
-    }
-}
-
 struct Run {
     device: Device,
     model: Model,
@@ -85,7 +61,7 @@ impl Run {
         let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
         load(&device, &model, &mut params, &opened.source).unwrap();
         let chunk = opened.spec.retrieval.unwrap().chunk;
-        let (mut main, mut source, mut chunks) = (TokenStream::default(), TokenStream::default(), Vec::new());
+        let (mut main, mut source, mut chunks) = (Documents::default(), Documents::default(), Vec::new());
         for document in documents {
             for (index, neighbours) in document.neighbours.iter().enumerate() {
                 for ids in neighbours {

@@ -5,6 +5,7 @@
 
 pub mod charset;
 mod content;
+mod flow;
 mod html;
 pub mod labelled;
 mod latex;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 
 pub use content::{Content, LatexFile};
+pub use flow::Flow;
 pub(crate) use html::decode_entities;
 pub use html::{Html, HtmlOptions, Method, PageText};
 pub use latex::{Latex, LatexOptions};

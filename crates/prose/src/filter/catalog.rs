@@ -187,16 +187,10 @@ pub(super) fn members(set: Set, o: &super::FilterOptions) -> Vec<Filter> {
             list.extend(o.gopher.top_ngrams.iter().map(|l| GopherTop(l.n)));
             list.extend(o.gopher.dup_ngrams.iter().map(|l| GopherDup(l.n)));
         }
-        Set::GopherQuality => list.extend([
-            GopherWordCount,
-            GopherMeanWordLength,
-            GopherHashes,
-            GopherEllipses,
-            GopherBullets,
-            GopherEndEllipses,
-            GopherLetters,
-            GopherStopWords,
-        ]),
+        Set::GopherQuality => {
+            list.extend([GopherWordCount, GopherMeanWordLength, GopherHashes, GopherEllipses]);
+            list.extend([GopherBullets, GopherEndEllipses, GopherLetters, GopherStopWords]);
+        }
         Set::FineWeb => {
             list.extend([FineWebPunctuation, FineWebShortLines, FineWebCharDuplicates, FineWebList]);
         }
@@ -210,14 +204,8 @@ fn curator(o: &super::FilterOptions, english: bool, list: &mut Vec<Filter>) {
     if english {
         list.push(AlphaNumeric);
     }
-    list.extend([
-        SymbolToWord,
-        NumbersRatio,
-        UrlsRatio,
-        WhiteSpace,
-        ParenthesesRatio,
-        BoilerplateStringRatio,
-    ]);
+    list.extend([SymbolToWord, NumbersRatio, UrlsRatio]);
+    list.extend([WhiteSpace, ParenthesesRatio, BoilerplateStringRatio]);
     list.extend([RepeatedLines, RepeatedParagraphs, RepeatedLinesChar, RepeatedParagraphsChar, WordCount]);
     list.push(Punctuation);
     if english {

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use super::heuristic::Algorithm;
 use super::operands::Matrix;
 use super::product::Scalar;
-use super::{Checked, invalid};
+use super::{Outcome, invalid};
 use crate::device::{check_memory, state};
 
 /// Bytes of memory: pieces of one length at equal distances.
@@ -59,7 +59,7 @@ pub(super) struct BufferArgs {
 ///
 /// # Safety
 /// The address is null, or that of an f32 on the side given by the product's pointer mode.
-pub(super) unsafe fn scalar(name: &str, from: *const c_void, on_device: bool) -> Checked<Scalar> {
+pub(super) unsafe fn scalar(name: &str, from: *const c_void, on_device: bool) -> Outcome<Scalar> {
     let address = from.expose_provenance() as u64;
     if address == 0 {
         return invalid(format!("{name} is null"));
@@ -82,7 +82,7 @@ pub(super) unsafe fn scalar(name: &str, from: *const c_void, on_device: bool) ->
 
 impl BufferArgs {
     /// Checks that the workspace is accessible and as large as the algorithm requires.
-    pub(super) fn check_workspace(&self, chosen: &Algorithm) -> Checked<()> {
+    pub(super) fn check_workspace(&self, chosen: &Algorithm) -> Outcome<()> {
         let BufferArgs { workspace, workspace_bytes, .. } = *self;
         if workspace_bytes < chosen.workspace {
             let why = format!(

@@ -10,7 +10,7 @@ use super::objects::{GroupLayout, Operation};
 use super::operands::{Matrix, Mode, Precision, Problem, Scale};
 use super::problem::transposed;
 use super::values::Kind;
-use super::{Checked, invalid, objects, rules, unsupported};
+use super::{Outcome, invalid, objects, rules, unsupported};
 
 /// First version that supports grouped products on compute capability 9.0.
 const FIRST: usize = 130_400;
@@ -32,7 +32,7 @@ pub struct Groups {
     pub key: u64,
 }
 
-fn kind_of(name: &str, number: u32) -> Checked<Kind> {
+fn kind_of(name: &str, number: u32) -> Outcome<Kind> {
     match Kind::of(number) {
         Some(kind) => Ok(kind),
         None => unsupported(format!("{name} is of type {number}, which the rehearsal does not have")),
@@ -45,7 +45,7 @@ impl Groups {
         operation: &Operation,
         handles: [cublasLtMatrixLayout_t; 4],
         version: usize,
-    ) -> Checked<Option<Groups>> {
+    ) -> Outcome<Option<Groups>> {
         let [a, b, c, d] = match handles.map(objects::groups) {
             [None, None, None, None] => return Ok(None),
             [Some(a), Some(b), Some(c), Some(d)] => [a, b, c, d],
@@ -120,7 +120,7 @@ impl Groups {
 }
 
 /// Checks the documentation's table of grouped matrices, and features that this device lacks.
-fn check_kinds(operation: &Operation, [a, b, c, d]: [Kind; 4]) -> Checked<()> {
+fn check_kinds(operation: &Operation, [a, b, c, d]: [Kind; 4]) -> Outcome<()> {
     rules::refuse_what_is_absent(operation)?;
     let get = |attribute| operation.get(attribute);
     if get(Attribute::CUBLASLT_MATMUL_DESC_COMPUTE_TYPE) != Compute::CUBLAS_COMPUTE_32F as u64

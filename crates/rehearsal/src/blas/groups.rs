@@ -16,7 +16,7 @@ use super::heuristic::Algorithm;
 use super::operands::Matrix;
 use super::product::{Job, Scalar};
 use super::values::Kind;
-use super::{Checked, invalid, unsupported};
+use super::{Outcome, invalid, unsupported};
 use crate::device::check_memory;
 
 /// Alignment in bytes of every address, size and distance between columns.
@@ -58,7 +58,7 @@ impl GroupJob {
         args: BufferArgs,
         [alpha, beta]: [*const c_void; 2],
         chosen: Option<&cublasLtMatmulAlgo_t>,
-    ) -> Checked<GroupJob> {
+    ) -> Outcome<GroupJob> {
         let Some(chosen) = chosen else {
             return unsupported("the rehearsal has no groups without an algorithm");
         };

@@ -12,7 +12,7 @@ use cudarc::cublaslt::sys::{
 use super::group_shapes::Groups;
 use super::objects::{Preference, check_handle, layout, operation, preference};
 use super::operands::Problem;
-use super::{Checked, answer, give, invalid, unsupported};
+use super::{Outcome, answer, give, invalid, unsupported};
 use crate::device::settings;
 
 /// First word of an algorithm.
@@ -47,7 +47,7 @@ impl Algorithm {
     }
 
     /// Decodes an algorithm made here.
-    pub fn unpack(algorithm: &cublasLtMatmulAlgo_t) -> Checked<Algorithm> {
+    pub fn unpack(algorithm: &cublasLtMatmulAlgo_t) -> Outcome<Algorithm> {
         let [magic, key, workspace, alignments, index, f, g, sealed] = algorithm.data;
         if magic != MAGIC || sealed != seal(&[magic, key, workspace, alignments, index, f, g]) {
             return invalid("the algorithm is none that the heuristic has given");
@@ -67,7 +67,7 @@ const OUTPUT_TYPE: u64 = 4;
 const TILES: u64 = 132 << 11;
 
 /// Refuses preferences that the rehearsal does not support.
-fn check_wishes(wishes: &Preference) -> Checked<()> {
+fn check_wishes(wishes: &Preference) -> Outcome<()> {
     if wishes.search != 0 {
         return unsupported("the rehearsal has no search mode but the best fit");
     }
@@ -93,7 +93,7 @@ fn offer(key: u64, all: &[(u64, u64)], wishes: &Preference) -> Vec<Algorithm> {
 }
 
 /// Algorithms for grouped products: always with a workspace, so that callers that provide none are detected.
-pub fn choose_groups(groups: &Groups, wishes: &Preference) -> Checked<Vec<Algorithm>> {
+pub fn choose_groups(groups: &Groups, wishes: &Preference) -> Outcome<Vec<Algorithm>> {
     check_wishes(wishes)?;
     if let Some(less) = wishes.alignments.iter().find(|bytes| **bytes < 16) {
         return unsupported(format!("groups at multiples of {less} bytes, where 16 are needed"));
@@ -103,7 +103,7 @@ pub fn choose_groups(groups: &Groups, wishes: &Preference) -> Checked<Vec<Algori
 
 /// Algorithms for a product, the fastest first. Those with a workspace come first, so that callers that provide none
 /// are detected.
-pub fn choose(problem: &Problem, wishes: &Preference) -> Checked<Vec<Algorithm>> {
+pub fn choose(problem: &Problem, wishes: &Preference) -> Outcome<Vec<Algorithm>> {
     check_wishes(wishes)?;
     let sides = [("A", problem.a), ("B", problem.b), ("C", problem.c), ("D", problem.d)];
     for ((name, matrix), alignment) in sides.into_iter().zip(wishes.alignments) {

@@ -16,7 +16,7 @@ use super::heuristic::{Algorithm, choose};
 use super::objects::{PREFERENCE, Preference, check_handle, layout, operation};
 use super::operands::Problem;
 use super::product::Job;
-use super::{Checked, answer, invalid, refuse};
+use super::{Outcome, answer, invalid, refuse};
 use crate::device::{Work, settings, submit};
 
 /// The caller's algorithm, if it was chosen for this product; else the heuristic's default.
@@ -24,7 +24,7 @@ fn algorithm(
     given: Option<&cublasLtMatmulAlgo_t>,
     problem: &Problem,
     addresses: [u64; 4],
-) -> Checked<Algorithm> {
+) -> Outcome<Algorithm> {
     let Some(packed) = given else {
         let alignments = addresses.map(|address| 1 << address.trailing_zeros().min(8));
         let chosen = choose(problem, &Preference { alignments, ..PREFERENCE })?;
@@ -41,7 +41,7 @@ fn algorithm(
 }
 
 /// C may be null if it is not read, as in TransformerEngine's FP8 products.
-fn check_pointers(job: &Job, chosen: &Algorithm, args: &BufferArgs) -> Checked<()> {
+fn check_pointers(job: &Job, chosen: &Algorithm, args: &BufferArgs) -> Outcome<()> {
     let sides = ["A", "B", "C", "D"].into_iter().zip(args.addresses).zip(chosen.alignments);
     for ((name, address), alignment) in sides {
         if address == 0 && (name != "C" || job.reads_c()) {
@@ -61,7 +61,7 @@ fn check_pointers(job: &Job, chosen: &Algorithm, args: &BufferArgs) -> Checked<(
 }
 
 /// Checks that nothing else uses the memory written.
-fn check_overlaps(job: &Job, args: &BufferArgs) -> Checked<()> {
+fn check_overlaps(job: &Job, args: &BufferArgs) -> Outcome<()> {
     let Problem { a, b, c, d, .. } = &job.problem;
     let [at_a, at_b, at_c, at_d] = args.addresses;
     let written = Span::of(d, at_d);

@@ -45,23 +45,23 @@ struct Refusal {
     why: String,
 }
 
-type Checked<T> = Result<T, Refusal>;
+type Outcome<T> = Result<T, Refusal>;
 
-fn refuse<T>(status: Status, why: impl Into<String>) -> Checked<T> {
+fn refuse<T>(status: Status, why: impl Into<String>) -> Outcome<T> {
     Err(Refusal { status, why: why.into() })
 }
 
 /// Refuses parameters that are inconsistent or invalid.
-fn invalid<T>(why: impl Into<String>) -> Checked<T> {
+fn invalid<T>(why: impl Into<String>) -> Outcome<T> {
     refuse(Status::CUBLAS_STATUS_INVALID_VALUE, why)
 }
 
 /// Refuses features that are not documented for this device, or that the rehearsal does not support.
-fn unsupported<T>(why: impl Into<String>) -> Checked<T> {
+fn unsupported<T>(why: impl Into<String>) -> Outcome<T> {
     refuse(Status::CUBLAS_STATUS_NOT_SUPPORTED, why)
 }
 
-fn answer(call: &str, result: Checked<()>) -> Status {
+fn answer(call: &str, result: Outcome<()>) -> Status {
     match result {
         Ok(()) => Status::CUBLAS_STATUS_SUCCESS,
         Err(refusal) => {
@@ -75,7 +75,7 @@ fn answer(call: &str, result: Checked<()>) -> Status {
 ///
 /// # Safety
 /// The address is null or that of a `T`.
-unsafe fn give<T>(to: *mut T, value: T) -> Checked<()> {
+unsafe fn give<T>(to: *mut T, value: T) -> Outcome<()> {
     if to.is_null() {
         return invalid("null, where something was to be written");
     }

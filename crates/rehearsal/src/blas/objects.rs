@@ -10,7 +10,7 @@ use cudarc::cublaslt::sys::{
     cublasLtMatmulPreferenceAttributes_t as Wish, cublasLtMatrixLayout_t, cublasStatus_t as Status,
 };
 
-use super::{Checked, answer, give, invalid, refuse, unsupported};
+use super::{Outcome, answer, give, invalid, refuse, unsupported};
 use crate::device::{drive_all, state};
 use crate::driver::current;
 
@@ -97,7 +97,7 @@ fn objects() -> MutexGuard<'static, BTreeMap<u64, Object>> {
 
 /// # Safety
 /// The address is null or that of a handle.
-unsafe fn create<T>(to: *mut *mut T, object: Object) -> Checked<()> {
+unsafe fn create<T>(to: *mut *mut T, object: Object) -> Outcome<()> {
     let number = state().handle();
     // SAFETY: the caller's promise.
     unsafe { give(to, std::ptr::without_provenance_mut(number as usize)) }?;
@@ -105,7 +105,7 @@ unsafe fn create<T>(to: *mut *mut T, object: Object) -> Checked<()> {
     Ok(())
 }
 
-fn destroy<T>(handle: *mut T, is: fn(&Object) -> bool) -> Checked<()> {
+fn destroy<T>(handle: *mut T, is: fn(&Object) -> bool) -> Outcome<()> {
     let number = handle.addr() as u64;
     let mut objects = objects();
     if !objects.get(&number).is_some_and(is) {
@@ -116,14 +116,14 @@ fn destroy<T>(handle: *mut T, is: fn(&Object) -> bool) -> Checked<()> {
 }
 
 /// Accesses an object of the expected kind.
-fn with<T, R>(handle: *mut T, what: &str, take: impl FnOnce(&mut Object) -> Option<R>) -> Checked<R> {
+fn with<T, R>(handle: *mut T, what: &str, take: impl FnOnce(&mut Object) -> Option<R>) -> Outcome<R> {
     let found = objects().get_mut(&(handle.addr() as u64)).and_then(take);
     found.map_or_else(|| invalid(format!("{what}: none, or it was destroyed")), Ok)
 }
 
 /// Checks a library handle: it belongs to the device that was current when it was made, which must be current whenever
 /// it is used.
-pub fn check_handle(handle: cublasLtHandle_t) -> Checked<()> {
+pub fn check_handle(handle: cublasLtHandle_t) -> Outcome<()> {
     let made = objects().get(&(handle.addr() as u64)).and_then(|object| match object {
         Object::Handle(device) => Some(*device),
         _ => None,
@@ -140,7 +140,7 @@ pub fn check_handle(handle: cublasLtHandle_t) -> Checked<()> {
 }
 
 /// A copy of a product's description.
-pub fn operation(handle: cublasLtMatmulDesc_t) -> Checked<Operation> {
+pub fn operation(handle: cublasLtMatmulDesc_t) -> Outcome<Operation> {
     with(handle, "the descriptor of the product", |object| match object {
         Object::Operation(found) => Some((**found).clone()),
         _ => None,
@@ -148,7 +148,7 @@ pub fn operation(handle: cublasLtMatmulDesc_t) -> Checked<Operation> {
 }
 
 /// A copy of a matrix layout.
-pub fn layout(handle: cublasLtMatrixLayout_t, what: &str) -> Checked<Layout> {
+pub fn layout(handle: cublasLtMatrixLayout_t, what: &str) -> Outcome<Layout> {
     with(handle, &format!("the layout of {what}"), |object| match object {
         Object::Layout(found) => Some(*found),
         _ => None,
@@ -164,7 +164,7 @@ pub fn groups(handle: cublasLtMatrixLayout_t) -> Option<GroupLayout> {
 }
 
 /// A copy of a preference.
-pub fn preference(handle: cublasLtMatmulPreference_t) -> Checked<Preference> {
+pub fn preference(handle: cublasLtMatmulPreference_t) -> Outcome<Preference> {
     with(handle, "the preference", |object| match object {
         Object::Preference(found) => Some(*found),
         _ => None,
@@ -175,7 +175,7 @@ pub fn preference(handle: cublasLtMatmulPreference_t) -> Checked<Preference> {
 ///
 /// # Safety
 /// The address is null or that of `given` bytes.
-unsafe fn read(buffer: *const c_void, given: usize, bytes: usize) -> Checked<u64> {
+unsafe fn read(buffer: *const c_void, given: usize, bytes: usize) -> Outcome<u64> {
     if buffer.is_null() || given != bytes {
         return invalid(format!("{given} bytes at {buffer:?}, where the header has {bytes}"));
     }

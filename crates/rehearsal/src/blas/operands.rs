@@ -4,7 +4,7 @@ use std::hash::Hash;
 
 use super::objects::Layout;
 use super::values::Kind;
-use super::{Checked, invalid, unsupported};
+use super::{Outcome, invalid, unsupported};
 
 /// A column-major matrix in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    pub(crate) fn of(name: &str, layout: &Layout) -> Checked<Matrix> {
+    pub(crate) fn of(name: &str, layout: &Layout) -> Outcome<Matrix> {
         let Layout { kind, rows, cols, ld } = *layout;
         if rows == 0 || cols == 0 {
             return invalid(format!(

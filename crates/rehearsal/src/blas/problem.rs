@@ -6,9 +6,9 @@ use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t as Attribute;
 
 use super::objects::{Layout, Operation};
 use super::operands::{Matrix, Problem, Scale};
-use super::{Checked, invalid, rules};
+use super::{Outcome, invalid, rules};
 
-pub(super) fn transposed(name: &str, value: u64) -> Checked<bool> {
+pub(super) fn transposed(name: &str, value: u64) -> Outcome<bool> {
     match value {
         0 => Ok(false),
         // The conjugate of a real matrix is itself.
@@ -23,7 +23,7 @@ fn shape(matrix: &Matrix, transposed: bool) -> [usize; 2] {
 
 impl Problem {
     /// The requested product, if it is documented for this device.
-    pub fn of(operation: &Operation, [a, b, c, d]: [&Layout; 4]) -> Checked<Problem> {
+    pub fn of(operation: &Operation, [a, b, c, d]: [&Layout; 4]) -> Outcome<Problem> {
         let get = |attribute| operation.get(attribute);
         let key = {
             let mut hasher = DefaultHasher::new();
@@ -48,7 +48,7 @@ impl Problem {
         rules::refuse_what_is_absent(operation)?;
         let precision = rules::precision(operation, [&a, &b, &c, &d])?;
         let scale =
-            |mode, address| Checked::Ok(Scale { mode: rules::mode(get(mode))?, address: get(address) });
+            |mode, address| Outcome::Ok(Scale { mode: rules::mode(get(mode))?, address: get(address) });
         let problem = Problem {
             a,
             b,

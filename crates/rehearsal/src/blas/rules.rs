@@ -9,7 +9,7 @@ use cudarc::cublaslt::sys::{
 use super::objects::Operation;
 use super::operands::{Matrix, Mode, Precision, Problem, Scale};
 use super::values::Kind;
-use super::{Checked, invalid, unsupported};
+use super::{Outcome, invalid, unsupported};
 
 /// Attributes that an algorithm depends on: all but addresses.
 pub const KEY: [Attribute; 13] = [
@@ -29,7 +29,7 @@ pub const KEY: [Attribute; 13] = [
 ];
 
 /// Refuses features that this device lacks for all products, and those that the rehearsal does not support.
-pub fn refuse_what_is_absent(operation: &Operation) -> Checked<()> {
+pub fn refuse_what_is_absent(operation: &Operation) -> Outcome<()> {
     let get = |attribute| operation.get(attribute);
     if get(Attribute::CUBLASLT_MATMUL_DESC_TRANSC) != 0 {
         return unsupported("op(C): only CUBLAS_OP_N is supported");
@@ -63,7 +63,7 @@ pub fn refuse_what_is_absent(operation: &Operation) -> Checked<()> {
 }
 
 /// Precision according to tables 1 and 3 of `cublasLtMatmul()`.
-pub fn precision(operation: &Operation, [a, b, c, d]: [&Matrix; 4]) -> Checked<Precision> {
+pub fn precision(operation: &Operation, [a, b, c, d]: [&Matrix; 4]) -> Outcome<Precision> {
     let compute = operation.get(Attribute::CUBLASLT_MATMUL_DESC_COMPUTE_TYPE);
     let scale = operation.get(Attribute::CUBLASLT_MATMUL_DESC_SCALE_TYPE);
     let is = |wanted: Compute| compute == wanted as u64;
@@ -103,7 +103,7 @@ pub fn precision(operation: &Operation, [a, b, c, d]: [&Matrix; 4]) -> Checked<P
     if a.kind == b.kind && listed { Ok(precision) } else { not_listed(kinds, "this compute type") }
 }
 
-fn not_listed(kinds: [Kind; 4], of: &str) -> Checked<Precision> {
+fn not_listed(kinds: [Kind; 4], of: &str) -> Outcome<Precision> {
     let [a, b, c, d] = kinds;
     unsupported(format!("the table of {of} does not list A {a:?}, B {b:?}, C {c:?}, D {d:?}"))
 }
@@ -123,7 +123,7 @@ fn is_listed_narrow([a, b, c, d]: [Kind; 4]) -> bool {
 }
 
 /// Scaling mode according to "Scaling Mode Support Overview".
-pub fn mode(number: u64) -> Checked<Mode> {
+pub fn mode(number: u64) -> Outcome<Mode> {
     match number {
         0 => Ok(Mode::Tensor),
         3 => Ok(Mode::Outer),
@@ -135,7 +135,7 @@ pub fn mode(number: u64) -> Checked<Mode> {
 }
 
 /// Checks factors against the documentation.
-pub fn check_scales(problem: &Problem) -> Checked<()> {
+pub fn check_scales(problem: &Problem) -> Outcome<()> {
     let sides = [("A", &problem.scale_a, problem.m), ("B", &problem.scale_b, problem.n)];
     if !problem.is_narrow() {
         let set = sides.iter().any(|(_, scale, _)| scale.address != 0 || scale.mode != Mode::Tensor);
@@ -180,7 +180,7 @@ pub fn check_scales(problem: &Problem) -> Checked<()> {
 
 /// Sixteen bytes are documented for blocks; for one factor per row the documentation is silent, and the same is
 /// required here.
-fn check_addresses(problem: &Problem, sides: &[(&str, &Scale, usize)], alignment: u64) -> Checked<()> {
+fn check_addresses(problem: &Problem, sides: &[(&str, &Scale, usize)], alignment: u64) -> Outcome<()> {
     let singles = [("C", problem.scale_c), ("D", problem.scale_d), ("the largest of D", problem.largest)];
     for (name, address) in singles {
         if !address.is_multiple_of(4) {
@@ -197,7 +197,7 @@ fn check_addresses(problem: &Problem, sides: &[(&str, &Scale, usize)], alignment
 
 /// Requirements of FP8 kernels on shapes: "TN", and alignment to sixteen bytes everywhere ("Tensor Core Usage"). Only C
 /// is named there; applying the same to D follows from "all matrix dimensions".
-pub fn check_narrow(operation: &Operation, problem: &Problem) -> Checked<()> {
+pub fn check_narrow(operation: &Operation, problem: &Problem) -> Outcome<()> {
     let modes = [
         (Attribute::CUBLASLT_MATMUL_DESC_C_SCALE_MODE, "C"),
         (Attribute::CUBLASLT_MATMUL_DESC_D_SCALE_MODE, "D"),

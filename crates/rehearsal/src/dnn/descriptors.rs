@@ -1,66 +1,23 @@
-//! Descriptors: their attributes, and the objects made by finalizing them.
+//! Descriptors: attributes are set, then an object is made of them.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use cudarc::cudnn::sys::cudnnBackendAttributeName_t as Name;
 use cudarc::cudnn::sys::cudnnBackendAttributeType_t::{self as Type, *};
 use cudarc::cudnn::sys::cudnnBackendDescriptorType_t::{self as Kind, *};
 use cudarc::cudnn::sys::cudnnStatus_t::*;
 
+use super::engines::{self, Config, Engine};
 use super::graph::Graph;
+use super::object::{Fields, Object, Value};
 use super::operations::{Matmul, Operation, Pointwise, Reduction};
-use super::plan::{Pack, Plan};
+use super::plan::Pack;
 use super::refusal::{Outcome, refuse, require};
 use super::set::Set;
 use super::table::{Rule, is_known, rule};
 use super::tensor::Tensor;
-
-/// The object of a finalized descriptor. Objects that refer to it keep it alive after the descriptor is destroyed.
-#[derive(Clone)]
-pub enum Object {
-    /// A tensor.
-    Tensor(Arc<Tensor>),
-    /// Parameters of a pointwise operation.
-    Pointwise(Arc<Pointwise>),
-    /// Parameters of a product.
-    Matmul(Arc<Matmul>),
-    /// Parameters of a reduction.
-    Reduction(Arc<Reduction>),
-    /// An operation of any kind.
-    Operation(Arc<Operation>),
-    /// A graph of operations.
-    Graph(Arc<Graph>),
-    /// A graph for which engines are queried, and their number.
-    Heuristics(Arc<Graph>, i64),
-    /// A graph and an engine's number.
-    Engine(Arc<Graph>, i64),
-    /// An engine's configuration, without choices: engines have no knobs here.
-    Config(Arc<Graph>, i64),
-    /// A device, of which there is one kind.
-    Device,
-    /// An executable plan.
-    Plan(Arc<Plan>),
-    /// The data of an execution.
-    Pack(Arc<Pack>),
-}
-
-/// Elements of an attribute.
-#[derive(Clone)]
-pub enum Value {
-    /// Integers, and all enumeration types.
-    Ints(Vec<i64>),
-    /// Floats.
-    Floats(Vec<f64>),
-    /// Pointers and handles.
-    Addresses(Vec<u64>),
-    /// Finalized descriptors.
-    Parts(Vec<Object>),
-}
-
-/// Attributes set on a descriptor.
-pub type Fields = BTreeMap<u32, (Type, Value)>;
 
 struct Entry {
     kind: Kind,
@@ -231,19 +188,17 @@ impl Registry {
         let (kind, fields) = (entry.kind, entry.fields.clone());
         let set = Set::new(kind, &fields);
         let object = match kind {
-            CUDNN_BACKEND_TENSOR_DESCRIPTOR => Object::Tensor(Arc::new(Tensor::new(&set)?)),
-            CUDNN_BACKEND_POINTWISE_DESCRIPTOR => Object::Pointwise(Arc::new(Pointwise::new(&set)?)),
-            CUDNN_BACKEND_MATMUL_DESCRIPTOR => Object::Matmul(Arc::new(Matmul::new(&set)?)),
-            CUDNN_BACKEND_REDUCTION_DESCRIPTOR => Object::Reduction(Arc::new(Reduction::new(&set)?)),
+            CUDNN_BACKEND_TENSOR_DESCRIPTOR => Object::new(Tensor::new(&set)?),
+            CUDNN_BACKEND_POINTWISE_DESCRIPTOR => Object::new(Pointwise::new(&set)?),
+            CUDNN_BACKEND_MATMUL_DESCRIPTOR => Object::new(Matmul::new(&set)?),
+            CUDNN_BACKEND_REDUCTION_DESCRIPTOR => Object::new(Reduction::new(&set)?),
             CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR
             | CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR
             | CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR
-            | CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR => {
-                Object::Operation(Arc::new(Operation::new(kind, &set)?))
-            }
-            CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR => Object::Graph(Arc::new(Graph::new(&set, self)?)),
-            CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR => Object::Pack(Arc::new(Pack::new(&set)?)),
-            _ => super::engines::finalize(&set, self)?,
+            | CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR => Object::new(Operation::new(kind, &set)?),
+            CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR => Object::new(Graph::new(&set, &self.handles)?),
+            CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR => Object::new(Pack::new(&set)?),
+            _ => engines::finalize(&set, &self.handles)?,
         };
         self.entry(descriptor)?.object = Some(object);
         Ok(())
@@ -269,7 +224,7 @@ impl Registry {
         rule_of(kind, name, of)?;
         let object = self.object(descriptor)?;
         require(requested >= 0, CUDNN_STATUS_BAD_PARAM, || format!("{requested} elements of {name:?}"))?;
-        let value = match super::engines::answer(&object, name)? {
+        let value = match engines::answer(&object, name)? {
             Some(value) => value,
             None => match self.entry(descriptor)?.fields.get(&(name as u32)) {
                 Some((_, value)) => value.clone(),
@@ -317,11 +272,11 @@ impl Registry {
     /// Stores an object in a descriptor created by the caller.
     fn fill(&mut self, descriptor: u64, object: Object) -> Outcome {
         let entry = self.entry(descriptor)?;
-        let fits = matches!(
-            (entry.kind, &object),
-            (CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, Object::Config(..))
-                | (CUDNN_BACKEND_ENGINE_DESCRIPTOR, Object::Engine(..))
-        );
+        let fits = match entry.kind {
+            CUDNN_BACKEND_ENGINECFG_DESCRIPTOR => object.is::<Config>(),
+            CUDNN_BACKEND_ENGINE_DESCRIPTOR => object.is::<Engine>(),
+            _ => false,
+        };
         require(fits, CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, || {
             format!("{:?} is not what is written there", entry.kind)
         })?;
@@ -330,16 +285,5 @@ impl Registry {
         })?;
         entry.object = Some(object);
         Ok(())
-    }
-}
-
-impl Value {
-    fn len(&self) -> usize {
-        match self {
-            Value::Ints(all) => all.len(),
-            Value::Floats(all) => all.len(),
-            Value::Addresses(all) => all.len(),
-            Value::Parts(all) => all.len(),
-        }
     }
 }

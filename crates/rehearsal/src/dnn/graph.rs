@@ -6,7 +6,6 @@ use std::sync::Arc;
 use cudarc::cudnn::sys::cudnnBackendAttributeName_t::*;
 use cudarc::cudnn::sys::cudnnStatus_t::*;
 
-use super::descriptors::{Object, Registry};
 use super::operations::{Operation, Step, permutation};
 use super::refusal::{Outcome, refuse, require};
 use super::set::Set;
@@ -33,22 +32,17 @@ impl Graph {
     ///
     /// # Errors
     /// If it cannot be executed.
-    pub fn new(set: &Set, registry: &Registry) -> Outcome<Graph> {
+    pub fn new(set: &Set, handles: &BTreeMap<u64, u64>) -> Outcome<Graph> {
         let handle = set.addresses(CUDNN_ATTR_OPERATIONGRAPH_HANDLE).map_or(0, |all| all[0]);
         let why = || "the graph is made for what is no handle".to_string();
-        let there = handle == 0 || registry.handles.contains_key(&handle);
+        let there = handle == 0 || handles.contains_key(&handle);
         require(there, CUDNN_STATUS_BAD_PARAM, why)?;
         let dynamic = set.int(CUDNN_ATTR_OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED) == Some(1);
         let why = || "the rehearsal has no dynamic shapes".to_string();
         require(!dynamic, CUDNN_STATUS_NOT_SUPPORTED_INVALID_DYNAMIC_SHAPE, why)?;
-        set.need_part(CUDNN_ATTR_OPERATIONGRAPH_OPS)?;
-        let mut listed = Vec::new();
-        for part in set.parts(CUDNN_ATTR_OPERATIONGRAPH_OPS).unwrap_or_default() {
-            let Object::Operation(operation) = part else {
-                return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "what is listed is no operation");
-            };
-            listed.push(operation.clone());
-        }
+        set.need::<Operation>(CUDNN_ATTR_OPERATIONGRAPH_OPS)?;
+        let parts = set.parts(CUDNN_ATTR_OPERATIONGRAPH_OPS).unwrap_or_default();
+        let listed = parts.iter().map(|part| part.get()).collect::<Outcome<Vec<Arc<Operation>>>>()?;
         let tensors = collect(&listed)?;
         let outputs = producers(&listed, &tensors)?;
         let operations = ordered(listed, &outputs)?;

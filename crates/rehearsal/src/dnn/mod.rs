@@ -19,6 +19,7 @@ mod engines;
 mod graph;
 mod memory;
 mod modes;
+mod object;
 mod operations;
 mod plan;
 mod refusal;
@@ -38,7 +39,8 @@ use cudarc::cudnn::sys::{
 };
 
 use crate::device::state;
-use descriptors::{Object, Registry, registry};
+use descriptors::{Registry, registry};
+use plan::{Pack, Plan};
 use refusal::{Outcome, answer, refuse, require};
 
 /// The simulated version, 9.19.0.
@@ -193,12 +195,8 @@ pub extern "C" fn cudnnBackendExecute(
         let (stream, plan, pack) = {
             let mut registry = registry();
             let stream = stream_of(&registry, handle)?;
-            let plan = registry.object(execution_plan.addr() as u64)?;
-            (stream, plan, registry.object(variant_pack.addr() as u64)?)
-        };
-        let (Object::Plan(plan), Object::Pack(pack)) = (plan, pack) else {
-            let why = "no execution plan and variant pack";
-            return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, why);
+            let plan = registry.object(execution_plan.addr() as u64)?.get::<Plan>()?;
+            (stream, plan, registry.object(variant_pack.addr() as u64)?.get::<Pack>()?)
         };
         require(plan.graph.handle == handle.addr() as u64, CUDNN_STATUS_BAD_PARAM, || {
             "documents are silent, and the plan was made for another handle".to_string()

@@ -8,7 +8,6 @@ use cudarc::cudnn::sys::cudnnPointwiseMode_t as Mode;
 use cudarc::cudnn::sys::cudnnReduceTensorOp_t as Operator;
 use cudarc::cudnn::sys::cudnnStatus_t::*;
 
-use super::descriptors::Object;
 use super::modes;
 use super::refusal::{Outcome, refuse, require};
 use super::set::Set;
@@ -149,9 +148,7 @@ impl Operation {
     }
 
     fn pointwise(set: &Set) -> Outcome<Operation> {
-        let Object::Pointwise(what) = set.need_part(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)? else {
-            return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "PW_DESCRIPTOR is something else");
-        };
+        let what = set.need::<Pointwise>(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)?;
         let (needed, output) = modes::tensors(what.mode);
         let all = [
             CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
@@ -165,8 +162,8 @@ impl Operation {
             let spare = set.parts(name).is_some() && !needed.contains(&name) && name != output;
             require(!spare, CUDNN_STATUS_BAD_PARAM, || format!("{:?} has no {name:?}", what.mode))?;
         }
-        let inputs = needed.iter().map(|name| set.need_tensor(*name)).collect::<Outcome<Vec<_>>>()?;
-        let output = set.need_tensor(output)?;
+        let inputs = needed.iter().map(|name| set.need::<Tensor>(*name)).collect::<Outcome<Vec<_>>>()?;
+        let output = set.need::<Tensor>(output)?;
         for input in &inputs {
             broadcasts(input, &output)?;
         }
@@ -184,16 +181,14 @@ impl Operation {
         let scale = |name| set.float(name).unwrap_or(1.0) as f32;
         let scales =
             [scale(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1), scale(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2)];
-        Ok(Operation::plain(Step::Pointwise(what.clone(), scales), inputs, output))
+        Ok(Operation::plain(Step::Pointwise(what, scales), inputs, output))
     }
 
     fn matmul(set: &Set) -> Outcome<Operation> {
-        let Object::Matmul(what) = set.need_part(CUDNN_ATTR_OPERATION_MATMUL_DESC)? else {
-            return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "MATMUL_DESC is something else");
-        };
-        let a = set.need_tensor(CUDNN_ATTR_OPERATION_MATMUL_ADESC)?;
-        let b = set.need_tensor(CUDNN_ATTR_OPERATION_MATMUL_BDESC)?;
-        let c = set.need_tensor(CUDNN_ATTR_OPERATION_MATMUL_CDESC)?;
+        let what = set.need::<Matmul>(CUDNN_ATTR_OPERATION_MATMUL_DESC)?;
+        let a = set.need::<Tensor>(CUDNN_ATTR_OPERATION_MATMUL_ADESC)?;
+        let b = set.need::<Tensor>(CUDNN_ATTR_OPERATION_MATMUL_BDESC)?;
+        let c = set.need::<Tensor>(CUDNN_ATTR_OPERATION_MATMUL_CDESC)?;
         let shape =
             || format!("{:?} of tensor {} by {:?} of {} to {:?}", a.dims, a.uid, b.dims, b.uid, c.dims);
         let rank = c.dims.len();
@@ -221,9 +216,9 @@ impl Operation {
             CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC,
             CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC,
         ];
-        let mut lengths = [None, None, None];
+        let mut lengths: [Option<Arc<Tensor>>; 3] = [None, None, None];
         for (length, name) in lengths.iter_mut().zip(names) {
-            *length = set.tensor(name)?;
+            *length = set.object(name)?;
             let Some(tensor) = length else { continue };
             let fits = tensor.is_real()
                 && tensor.element == Element::I32
@@ -232,16 +227,14 @@ impl Operation {
                 && tensor.ragged.is_none();
             require(fits, CUDNN_STATUS_BAD_PARAM, || format!("{name:?}: not an INT32 a batch in memory"))?;
         }
-        let step = Step::Matmul(what.clone());
+        let step = Step::Matmul(what);
         Ok(Operation { step, inputs: vec![a, b], output: c, lengths })
     }
 
     fn reduction(set: &Set) -> Outcome<Operation> {
-        let Object::Reduction(what) = set.need_part(CUDNN_ATTR_OPERATION_REDUCTION_DESC)? else {
-            return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "REDUCTION_DESC is something else");
-        };
-        let x = set.need_tensor(CUDNN_ATTR_OPERATION_REDUCTION_XDESC)?;
-        let y = set.need_tensor(CUDNN_ATTR_OPERATION_REDUCTION_YDESC)?;
+        let what = set.need::<Reduction>(CUDNN_ATTR_OPERATION_REDUCTION_DESC)?;
+        let x = set.need::<Tensor>(CUDNN_ATTR_OPERATION_REDUCTION_XDESC)?;
+        let y = set.need::<Tensor>(CUDNN_ATTR_OPERATION_REDUCTION_YDESC)?;
         let fits = x.dims.len() == y.dims.len() && x.dims.iter().zip(&y.dims).all(|(x, y)| x % y == 0);
         require(fits, CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, || {
             format!("{:?} of tensor {} reduced to {:?} of {}", x.dims, x.uid, y.dims, y.uid)
@@ -249,12 +242,12 @@ impl Operation {
         require(x.element.is_float() && y.element.is_float(), CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, || {
             format!("a reduction of {:?} to {:?}", x.element, y.element)
         })?;
-        Ok(Operation::plain(Step::Reduction(what.clone()), vec![x], y))
+        Ok(Operation::plain(Step::Reduction(what), vec![x], y))
     }
 
     fn reshape(set: &Set) -> Outcome<Operation> {
-        let x = set.need_tensor(CUDNN_ATTR_OPERATION_RESHAPE_XDESC)?;
-        let y = set.need_tensor(CUDNN_ATTR_OPERATION_RESHAPE_YDESC)?;
+        let x = set.need::<Tensor>(CUDNN_ATTR_OPERATION_RESHAPE_XDESC)?;
+        let y = set.need::<Tensor>(CUDNN_ATTR_OPERATION_RESHAPE_YDESC)?;
         require(x.count() == y.count(), CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, || {
             format!("{:?} of tensor {} seen as {:?} of {}", x.dims, x.uid, y.dims, y.uid)
         })?;

@@ -1,15 +1,14 @@
 //! Attributes of a descriptor while it is finalized.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use cudarc::cudnn::sys::cudnnBackendAttributeName_t as Name;
 use cudarc::cudnn::sys::cudnnBackendDescriptorType_t as Kind;
-use cudarc::cudnn::sys::cudnnStatus_t::*;
+use cudarc::cudnn::sys::cudnnStatus_t::CUDNN_STATUS_BAD_PARAM;
 
-use super::descriptors::{Fields, Object, Value};
-use super::graph::Graph;
+use super::object::{Fields, Object, Value};
 use super::refusal::{Outcome, refuse};
-use super::tensor::Tensor;
 
 /// Attributes of a descriptor that is being finalized.
 pub struct Set<'a> {
@@ -77,42 +76,19 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// A required descriptor.
+    /// The object of a descriptor, if set.
     ///
     /// # Errors
-    /// If it is not set.
-    pub fn need_part(&self, name: Name) -> Outcome<&Object> {
-        self.parts(name).map_or_else(|| self.missing(name), |all| Ok(&all[0]))
+    /// If it is of another type.
+    pub fn object<T: Any + Send + Sync>(&self, name: Name) -> Outcome<Option<Arc<T>>> {
+        self.parts(name).map(|all| all[0].get()).transpose()
     }
 
-    /// A tensor, if set.
+    /// The object of a required descriptor.
     ///
     /// # Errors
-    /// If the descriptor is of another kind.
-    pub fn tensor(&self, name: Name) -> Outcome<Option<Arc<Tensor>>> {
-        match self.parts(name).map(|all| &all[0]) {
-            None => Ok(None),
-            Some(Object::Tensor(tensor)) => Ok(Some(tensor.clone())),
-            Some(_) => refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, format!("{name:?} is no tensor")),
-        }
-    }
-
-    /// A required tensor.
-    ///
-    /// # Errors
-    /// If it is not set, or the descriptor is of another kind.
-    pub fn need_tensor(&self, name: Name) -> Outcome<Arc<Tensor>> {
-        self.tensor(name)?.map_or_else(|| self.missing(name), Ok)
-    }
-}
-
-/// The graph of a descriptor.
-///
-/// # Errors
-/// If the descriptor is of another kind.
-pub fn graph_of(part: &Object) -> Outcome<Arc<Graph>> {
-    match part {
-        Object::Graph(graph) => Ok(graph.clone()),
-        _ => refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "no operation graph"),
+    /// If it is not set, or of another type.
+    pub fn need<T: Any + Send + Sync>(&self, name: Name) -> Outcome<Arc<T>> {
+        self.object(name)?.map_or_else(|| self.missing(name), Ok)
     }
 }

@@ -98,7 +98,7 @@ impl Tensor {
             alignment: set.need_ints(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT)?[0],
             is_virtual: flag(CUDNN_ATTR_TENSOR_IS_VIRTUAL),
             by_value: flag(CUDNN_ATTR_TENSOR_IS_BY_VALUE),
-            ragged: set.tensor(CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC)?,
+            ragged: set.object(CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC)?,
         };
         let plain = set.int(CUDNN_ATTR_TENSOR_VECTOR_COUNT).unwrap_or(1) == 1
             && set.int(CUDNN_ATTR_TENSOR_REORDERING_MODE).unwrap_or(0) == 0;

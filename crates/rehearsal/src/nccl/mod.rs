@@ -325,33 +325,27 @@ pub unsafe extern "C" fn ncclRecv(
     CallArgs { call, kind, sends: false, send, receive, count, dtype, op: 0, peer }.issue(comm, stream)
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclAllReduce(
-    send: *const c_void,
-    receive: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    op: c_int,
-    comm: Handle,
-    stream: Stream,
-) -> c_int {
-    let (call, kind) = ("ncclAllReduce", Kind::AllReduce);
-    CallArgs { call, kind, sends: true, send, receive, count, dtype, op, peer: 0 }.issue(comm, stream)
+/// Defines a call that combines elements of all ranks.
+macro_rules! reduction {
+    ($name:ident, $kind:expr) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            send: *const c_void,
+            receive: *mut c_void,
+            count: usize,
+            dtype: c_int,
+            op: c_int,
+            comm: Handle,
+            stream: Stream,
+        ) -> c_int {
+            let (call, kind) = (stringify!($name), $kind);
+            CallArgs { call, kind, sends: true, send, receive, count, dtype, op, peer: 0 }.issue(comm, stream)
+        }
+    };
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclReduceScatter(
-    send: *const c_void,
-    receive: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    op: c_int,
-    comm: Handle,
-    stream: Stream,
-) -> c_int {
-    let (call, kind) = ("ncclReduceScatter", Kind::ReduceScatter);
-    CallArgs { call, kind, sends: true, send, receive, count, dtype, op, peer: 0 }.issue(comm, stream)
-}
+reduction!(ncclAllReduce, Kind::AllReduce);
+reduction!(ncclReduceScatter, Kind::ReduceScatter);
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclAllGather(

@@ -28,7 +28,18 @@ impl Point<'_> {
 }
 
 /// A point that a store found: its segment, its chunk there, and its score.
-pub(super) type Found = (String, u32, f64);
+pub(super) type ScoredPoint = (String, u32, f64);
+
+/// A question to a store.
+#[derive(Clone, Copy)]
+pub(super) struct StoreQuery<'a> {
+    pub vector: &'a [f32],
+    /// Number of points.
+    pub k: usize,
+    pub conditions: &'a [Condition],
+    /// Compares all points.
+    pub exact: bool,
+}
 
 /// A store of unit vectors; scores are cosines.
 pub(super) trait VectorStore: Send {
@@ -47,12 +58,6 @@ pub(super) trait VectorStore: Send {
     /// Prepares for searches in this many points.
     fn finish(&mut self, points: u64, dimensions: usize) -> Result<()>;
 
-    /// The nearest `k` points, the best first, among those that fulfil the conditions that the store can compute.
-    fn nearest(
-        &mut self,
-        vector: &[f32],
-        k: usize,
-        conditions: &[Condition],
-        exact: bool,
-    ) -> Result<Vec<Found>>;
+    /// The nearest points, the best first, among those that fulfil the conditions that the store can compute.
+    fn nearest(&mut self, query: &StoreQuery<'_>) -> Result<Vec<ScoredPoint>>;
 }

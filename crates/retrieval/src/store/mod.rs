@@ -24,7 +24,7 @@ use crate::segment::Segment;
 use crate::vectors::{Dense, NearestQuery, rows};
 
 use address::{Backend, StoreEntry};
-use backend::{Found, Point, VectorStore};
+use backend::{Point, ScoredPoint, StoreQuery, VectorStore};
 
 pub use address::StoreAddress;
 
@@ -174,16 +174,17 @@ impl StoredVectors {
         Ok(store)
     }
 
-    fn ask(&self, query: &NearestQuery<'_>, k: usize, exact: bool) -> Result<Vec<Found>> {
+    fn ask(&self, query: &NearestQuery<'_>, k: usize, exact: bool) -> Result<Vec<ScoredPoint>> {
+        let question = StoreQuery { vector: query.vector, k, conditions: query.conditions, exact };
         let mut held = self.store.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // A connection may have ended since the last question; a second one is opened once.
         if let Some(store) = held.as_mut()
-            && let Ok(found) = store.nearest(query.vector, k, query.conditions, exact)
+            && let Ok(found) = store.nearest(&question)
         {
             return Ok(found);
         }
         let store = held.insert(self.open()?);
-        store.nearest(query.vector, k, query.conditions, exact)
+        store.nearest(&question)
     }
 }
 
@@ -193,7 +194,7 @@ impl Dense for StoredVectors {
     }
 
     fn nearest(&self, query: &NearestQuery<'_>) -> Result<Vec<RankedChunk>> {
-        let chunk = |(segment, chunk, score): &Found| {
+        let chunk = |(segment, chunk, score): &ScoredPoint| {
             let (start, chunks) = self.segments.get(segment)?;
             (u64::from(*chunk) < *chunks).then_some((start + chunk, *score))
         };

@@ -10,7 +10,7 @@ use postgres::{Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::address::StoreAddress;
-use super::backend::{Found, Point, VectorStore};
+use super::backend::{Point, ScoredPoint, StoreQuery, VectorStore};
 use crate::approximate::FROM_ROWS;
 use crate::error::{Error, Result};
 use crate::filter::{Comparison, Condition};
@@ -150,13 +150,8 @@ impl VectorStore for Postgres {
         ))
     }
 
-    fn nearest(
-        &mut self,
-        vector: &[f32],
-        k: usize,
-        conditions: &[Condition],
-        exact: bool,
-    ) -> Result<Vec<Found>> {
+    fn nearest(&mut self, query: &StoreQuery<'_>) -> Result<Vec<ScoredPoint>> {
+        let StoreQuery { vector, k, conditions, exact } = *query;
         let (vector, most) = (literal(vector), k as i64);
         let candidates = (2 * k).clamp(100, CANDIDATES);
         let (clause, own) = clause(conditions);

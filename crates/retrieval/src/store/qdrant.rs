@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
 use super::address::StoreAddress;
-use super::backend::{Found, Point, VectorStore};
+use super::backend::{Point, ScoredPoint, StoreQuery, VectorStore};
 use crate::error::Result;
 use crate::filter::{Comparison, Condition};
 
@@ -144,13 +144,8 @@ impl VectorStore for Qdrant {
         Ok(())
     }
 
-    fn nearest(
-        &mut self,
-        vector: &[f32],
-        k: usize,
-        conditions: &[Condition],
-        exact: bool,
-    ) -> Result<Vec<Found>> {
+    fn nearest(&mut self, query: &StoreQuery<'_>) -> Result<Vec<ScoredPoint>> {
+        let StoreQuery { vector, k, conditions, exact } = *query;
         let mut asked = json!({
             "query": vector, "limit": k, "params": {"exact": exact}, "with_payload": ["segment", "chunk"],
         });

@@ -7,10 +7,13 @@ use fathom_base::{
 };
 use serde_json::{Value, json};
 
-use super::chat::prompt_logprobs;
 use super::logprobs::{self, Offset, Spelling};
 use super::params::{Params, most};
-use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, on_blocking_thread, usage};
+use super::talk::prompt_logprobs;
+use super::{
+    AdmittedRequest, Answer, Server, apart, guardrails_chunk, ignored, json_answer, on_blocking_thread,
+    usage, usage_chunk,
+};
 use crate::answering::{Answering, blocked, collect, ended_by, reason};
 use crate::fault::Fault;
 use crate::fields::Fields;
@@ -312,17 +315,12 @@ impl Protocol for Chunks {
     }
 
     fn guardrails(&mut self, report: Value, out: &mut Frames) {
-        let mut chunk = self.frame.clone();
-        (chunk["choices"], chunk["guardrails"]) = (json!([]), report);
-        out.data(&chunk);
+        out.data(&guardrails_chunk(&self.frame, report));
     }
 
     fn end(&mut self, took: &Usage, out: &mut Frames) {
         if self.params.include_usage {
-            let mut chunk = self.frame.clone();
-            chunk["choices"] = json!([]);
-            chunk["usage"] = usage(took);
-            out.data(&chunk);
+            out.data(&usage_chunk(&self.frame, took));
         }
         out.done();
     }

@@ -5,8 +5,8 @@ use axum::http::Response;
 use fathom_base::{Event, Prompt, Stop, Usage};
 use serde_json::{Map, Value, json};
 
-use super::chat::{self, Talk};
 use super::params::one_answer;
+use super::talk::{self, Talk};
 use super::tools::{self, AnswerPart, Scanner};
 use super::{AdmittedRequest, Answer, Server, ignored, json_answer, on_blocking_thread, raw, typed};
 use crate::fault::{Fault, Words};
@@ -230,7 +230,7 @@ pub async fn count(server: Server, asked: AdmittedRequest) -> Answer {
         map.entry("max_tokens").or_insert(1.into());
         let mut fields = openai(map)?;
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
-        let talk = Prompt::Conversation(chat::conversation(&mut fields)?);
+        let talk = Prompt::Conversation(talk::conversation(&mut fields)?);
         Ok(model.service.ids(&talk).map_err(Fault::refused)?.len())
     });
     Ok(json_answer(&json!({"input_tokens": counted.await?})))

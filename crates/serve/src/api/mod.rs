@@ -13,6 +13,7 @@ mod raw;
 pub mod responses;
 pub mod schema;
 pub mod search;
+mod talk;
 pub mod tensors;
 pub mod tokens;
 pub mod tools;
@@ -143,6 +144,20 @@ pub fn usage(usage: &Usage) -> Value {
         "total_tokens": usage.prompt_tokens + usage.answer_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     })
+}
+
+/// A chunk of a stream that reports on guardrails.
+fn guardrails_chunk(frame: &Value, report: Value) -> Value {
+    let mut chunk = frame.clone();
+    (chunk["choices"], chunk["guardrails"]) = (json!([]), report);
+    chunk
+}
+
+/// The last chunk of a stream, with its usage.
+fn usage_chunk(frame: &Value, took: &Usage) -> Value {
+    let mut chunk = frame.clone();
+    (chunk["choices"], chunk["usage"]) = (json!([]), usage(took));
+    chunk
 }
 
 /// The server's shared state, for endpoints.

@@ -7,9 +7,9 @@ use axum::http::Response;
 use fathom_base::{Event, Stop, TokenLogprob, Usage};
 use serde_json::{Map, Value, json};
 
-use super::chat::Talk;
 use super::logprobs::{self, Spelling};
 use super::params::one_answer;
+use super::talk::Talk;
 use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, on_blocking_thread};
 use crate::fault::{self, Fault};

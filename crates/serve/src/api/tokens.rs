@@ -4,7 +4,7 @@ use fathom_base::{Reading, Service};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::{AdmittedRequest, Answer, Server, chat, ignored, json_answer, on_blocking_thread, typed};
+use super::{AdmittedRequest, Answer, Server, ignored, json_answer, on_blocking_thread, talk, typed};
 use crate::fault::Fault;
 use crate::fields::Fields;
 
@@ -45,7 +45,7 @@ pub async fn tokenize(server: Server, asked: AdmittedRequest) -> Answer {
         let ids = match fields.take::<String>("prompt")? {
             Some(text) => service.encode(&text, reading(true)),
             None => {
-                let conversation = chat::conversation(&mut fields)?;
+                let conversation = talk::conversation(&mut fields)?;
                 let text = service.render(&conversation).map_err(Fault::refused)?;
                 service.encode(&text, reading(false))
             }

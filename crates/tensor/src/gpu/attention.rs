@@ -1,6 +1,6 @@
 //! Scratch of a library's attention.
 
-use crate::profile::OpDesc;
+use crate::profile::{AttentionSizes, OpDesc};
 
 /// Scratch of one call of cuDNN's attention (observed in 9.19 and 9.26 for a described H200), which takes a few key
 /// heads at a time so that it stays bounded.
@@ -81,23 +81,10 @@ impl AttentionScratch {
 
     /// Scratch of a call within the bytes that were charged for it or for one with more keys.
     pub fn within(op: &OpDesc, bytes: u64) -> Option<AttentionScratch> {
-        let OpDesc::Attention {
-            q_tokens,
-            k_tokens,
-            heads,
-            kv_heads,
-            head_dim,
-            dtype,
-            slices,
-            partial,
-            backward,
-            ..
-        } = *op
-        else {
-            return None;
-        };
+        let OpDesc::Attention(sizes) = *op else { return None };
+        let AttentionSizes { q_tokens, k_tokens, heads, kv_heads, head_dim, slices, backward, .. } = sizes;
         // Libraries take two-byte operands.
-        let partial = partial && dtype.bytes() == 2;
+        let partial = sizes.partial && sizes.dtype.bytes() == 2;
         // One slice means one document.
         let (sequences, packed) = (slices.max(1).next_power_of_two(), slices > 1);
         let lists = ATTENTION_LISTS * attention_list(sequences + 1, 8) + 2 * attention_list(sequences, 4);
@@ -180,7 +167,7 @@ mod tests {
         [partial, backward]: [bool; 2],
     ) -> OpDesc {
         let (head_dim, dtype) = (128, DType::Bf16);
-        OpDesc::Attention {
+        OpDesc::Attention(AttentionSizes {
             q_tokens,
             k_tokens,
             heads,
@@ -191,7 +178,7 @@ mod tests {
             partial,
             span: 0,
             backward,
-        }
+        })
     }
 
     #[test]

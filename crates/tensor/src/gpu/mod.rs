@@ -174,7 +174,7 @@ pub fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
         OpDesc::Grouped { .. } => experts::scratch(&profile.isa, op),
         OpDesc::GatedNorm { .. } => 0,
         OpDesc::Ssd { .. } | OpDesc::Delta { .. } => ScanScratch::of(op).map_or(0, |scratch| scratch.bytes),
-        OpDesc::Attention { .. } => AttentionScratch::of(op).map_or(0, |scratch| scratch.bytes()),
+        OpDesc::Attention(_) => AttentionScratch::of(op).map_or(0, |scratch| scratch.bytes()),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use super::PAGE;
 use super::file::{Backing, Step};
+use super::space::PAGE;
 
 /// Faults that the adversary may inject. Its effect on an operation depends only on the seed and on the operation's
 /// transfer, piece and attempt, not on timing. The order in which workers take pieces is drawn as well, but also

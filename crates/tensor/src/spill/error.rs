@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::Tag;
+use super::tag::Tag;
 
 /// Shorthand for results of this module.
 pub type Result<T> = std::result::Result<T, Error>;

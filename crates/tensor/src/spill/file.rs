@@ -1,5 +1,6 @@
 //! The file itself: unnamed from its first moment, allocated before use, with direct IO if the file system allows it.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
@@ -7,7 +8,34 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::{Error, Result, remedy};
-use super::{Access, PAGE};
+use super::space::PAGE;
+
+/// Access mode of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Past the page cache.
+    Direct,
+    /// Through the page cache.
+    Buffered {
+        /// Reason that direct IO is not used.
+        why: String,
+    },
+    /// Memory of the host.
+    Memory,
+    /// No file: the machine has no data.
+    Nowhere,
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Access::Direct => f.write_str("direct IO"),
+            Access::Buffered { why } => write!(f, "buffered IO ({why})"),
+            Access::Memory => f.write_str("memory of the host"),
+            Access::Nowhere => f.write_str("no file"),
+        }
+    }
+}
 
 /// The transfer, piece and attempt that an operation belongs to.
 #[derive(Clone, Copy, Debug)]

@@ -5,17 +5,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::engine::Engine;
 use super::error::Result;
 use super::layout::{Codec, Layout};
 use super::space::Extent;
+use super::stats::Kind;
+use super::tag::Tag;
 use super::worker::Transfer;
-use super::{Kind, Spill, Tag};
 use crate::loan::LoanedTensor;
 use crate::{DType, Tensor};
 
 /// State that a transfer holds until it retires. Dropping it early waits first: workers never outlive what they use.
 pub(super) struct Flight {
-    pub spill: Spill,
+    pub engine: Rc<Engine>,
     pub kind: Kind,
     pub loan: LoanedTensor,
     pub extent: Rc<Extent>,
@@ -30,21 +32,21 @@ pub(super) struct Flight {
 impl Flight {
     fn land(&self) -> Result<()> {
         if let Some(moment) = self.ends_at {
-            self.spill.pass(moment);
+            self.engine.pass(moment);
         }
-        let (Some(transfer), Some(live)) = (&self.transfer, self.spill.live()) else {
+        let (Some(transfer), Some(live)) = (&self.transfer, self.engine.live()) else {
             return Ok(());
         };
         let began = Instant::now();
         let landed = live.wait(transfer);
-        self.spill.stalled(self.tag, began);
+        self.engine.stalled(self.tag, began);
         landed
     }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        if let (Some(transfer), Some(live)) = (&self.transfer, self.spill.live()) {
+        if let (Some(transfer), Some(live)) = (&self.transfer, self.engine.live()) {
             // A failure is the engine's first error and is returned at the next retire point or call.
             let _ = live.wait(transfer);
         }

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::PAGE;
+use super::space::{self, PAGE};
 use crate::{DType, Tensor};
 
 /// Storage format of a value.
@@ -42,7 +42,7 @@ impl Codec {
     /// If the codec does not support the type.
     #[track_caller]
     pub fn charge(self, rows: usize, cols: usize, dtype: DType, piece_bytes: u64) -> u64 {
-        super::space::charge(Layout::new(self, rows, cols, dtype, piece_bytes).extent_bytes())
+        space::charge(Layout::new(self, rows, cols, dtype, piece_bytes).extent_bytes())
     }
 }
 

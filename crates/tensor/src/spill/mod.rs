@@ -24,104 +24,50 @@
 //! A machine supplies [`Copies`] ([`Machine::copies`](crate::Machine::copies)); the engine knows nothing else of it.
 mod chaos;
 mod copies;
+mod engine;
 mod error;
 mod file;
 mod flight;
 mod fp8;
-
-pub use fp8::{VALUES as E4M3, encode_one as encode_e4m3};
 mod layout;
 mod memory;
 mod options;
 mod reader;
 mod space;
 mod stats;
+mod tag;
 #[cfg(test)]
 mod tests;
 mod worker;
 
-use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Instant;
 
 pub use chaos::Chaos;
 pub(crate) use chaos::mix;
 pub use copies::{Copies, HostBuffer, HostMemory, Region};
 pub use error::{Error, Result};
-pub use file::free_bytes;
+pub use file::{Access, free_bytes};
 pub use flight::{Reading, Stored, Writing};
+pub use fp8::{VALUES as E4M3, encode_one as encode_e4m3};
 pub use layout::Codec;
-pub use options::{Access, Options};
+pub use options::Options;
+pub use space::PAGE;
 pub use stats::{Kind, Span, Stats};
+pub use tag::Tag;
 
 use crate::loan::LoanedTensor;
-use crate::{Clock, DType, Device, Machine, Tensor, Way};
+use crate::{DType, Device, Tensor, Way};
+use engine::Engine;
 use flight::Flight;
 use layout::Layout;
-use space::{Extent, Space};
+use space::Extent;
 use worker::{Transfer, WorkerContext};
-
-/// Granularity of extents in bytes; direct IO needs memory, offsets and lengths in multiples of it.
-pub const PAGE: u64 = 4096;
-
-/// Identifies the value of a transfer in messages and recordings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Tag {
-    /// Name of the activation or parameter.
-    pub name: &'static str,
-    /// The segment's layer, or -1 outside one.
-    pub layer: i32,
-}
-
-impl fmt::Display for Tag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.layer {
-            -1 => f.write_str(self.name),
-            layer => write!(f, "{} (layer {layer})", self.name),
-        }
-    }
-}
 
 /// The spill engine of one rank. Cheap to clone; not `Send`: charges, extents and counts belong to the thread that
 /// issues work.
 #[derive(Clone)]
-pub struct Spill(Rc<Inner>);
-
-struct Inner {
-    name: String,
-    access: Access,
-    piece_bytes: u64,
-    in_memory: bool,
-    space: Rc<RefCell<Space>>,
-    stats: Cell<Stats>,
-    transfers: Cell<u64>,
-    recording: Cell<bool>,
-    /// None on a machine without data.
-    live: Option<Arc<WorkerContext>>,
-    /// Provides the clock of a machine without data.
-    machine: Arc<dyn Machine>,
-    workers: Vec<JoinHandle<()>>,
-    /// Outlives the workers, which are joined first.
-    _staging: Vec<Tensor>,
-    /// Also outlives the workers: staging that the machine supplied.
-    _pinned: Vec<Box<dyn HostBuffer>>,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Some(live) = &self.live {
-            live.stop();
-        }
-        for worker in self.workers.drain(..) {
-            // Workers catch panics; there is nothing left to report to.
-            let _ = worker.join();
-        }
-    }
-}
+pub struct Spill(Rc<Engine>);
 
 impl Spill {
     /// Opens a file in the options' folder, charges the staging buffers to the device's pool and starts the workers. On
@@ -131,34 +77,7 @@ impl Spill {
     /// # Errors
     /// Invalid options, a machine without host copies, a folder that cannot hold a file of this size.
     pub fn open(device: &Device, options: &Options) -> Result<Spill> {
-        options.check()?;
-        let staging = options.charge_staging(device);
-        let space = Space::new(options.capacity_bytes / PAGE * PAGE);
-        let engine = if device.machine.has_data() {
-            options.start(device, &staging, space.capacity)?
-        } else {
-            options::EngineParts {
-                access: Access::Nowhere,
-                live: None,
-                workers: Vec::new(),
-                pinned: Vec::new(),
-            }
-        };
-        Ok(Spill(Rc::new(Inner {
-            name: options.file_name(),
-            access: engine.access,
-            piece_bytes: options.piece_bytes,
-            in_memory: options.in_memory,
-            space: Rc::new(RefCell::new(space)),
-            stats: Cell::default(),
-            transfers: Cell::new(0),
-            recording: Cell::new(false),
-            live: engine.live,
-            machine: device.machine.clone(),
-            workers: engine.workers,
-            _staging: staging,
-            _pinned: engine.pinned,
-        })))
+        Ok(Spill(Rc::new(Engine::start(device, options)?)))
     }
 
     /// Starts writing a tensor, or a view of some rows or columns of one.
@@ -268,7 +187,7 @@ impl Spill {
         let region = Region::of(&tensor);
         extent.begin(kind, tag);
         let loan = LoanedTensor::new(tensor);
-        let transfer = self.live().map(|live| {
+        let transfer = self.0.live().map(|live| {
             let region = Region { fence: live.copies.fence(), ..region };
             let mut transfer = Transfer::new(kind, region, layout, extent.offset);
             transfer.id = self.0.transfers.get();
@@ -283,8 +202,8 @@ impl Spill {
             (true, true) => Way::HostWrite,
             (true, false) => Way::HostRead,
         };
-        let ends_at = self.clock().map(|clock| clock.begin(way, layout.moved_bytes(&rows)));
-        Flight { spill: self.clone(), kind, loan, extent, layout, tag, transfer, ends_at }
+        let ends_at = self.0.clock().map(|clock| clock.begin(way, layout.moved_bytes(&rows)));
+        Flight { engine: self.0.clone(), kind, loan, extent, layout, tag, transfer, ends_at }
     }
 
     fn full(&self, bytes: u64, tag: Tag) -> Error {
@@ -293,37 +212,12 @@ impl Spill {
         Error::Full { file, tag, bytes, live: space.live, capacity: space.capacity }
     }
 
-    fn live(&self) -> Option<&WorkerContext> {
-        self.0.live.as_deref()
-    }
-
-    fn clock(&self) -> Option<&Clock> {
-        self.0.machine.clock()
-    }
-
-    /// Retires on a machine without data, whose clock waits.
-    fn pass(&self, ends_at: f64) {
-        let mut stats = self.0.stats.get();
-        stats.stall_s += self.clock().map_or(0.0, |clock| clock.wait_until(ends_at));
-        self.0.stats.set(stats);
-    }
-
-    /// Counts a wait at a retire point.
-    fn stalled(&self, tag: Tag, began: Instant) {
-        let mut stats = self.0.stats.get();
-        stats.stall_s += began.elapsed().as_secs_f64();
-        self.0.stats.set(stats);
-        if let (true, Some(live)) = (self.0.recording.get(), self.live()) {
-            live.stalled(tag, began);
-        }
-    }
-
     /// The engine's first failure, if there was one: for the end of a step.
     ///
     /// # Errors
     /// The failure.
     pub fn check(&self) -> Result<()> {
-        self.live().map_or(Ok(()), WorkerContext::check)
+        self.0.live().map_or(Ok(()), WorkerContext::check)
     }
 
     /// Totals since the engine was opened.
@@ -345,13 +239,13 @@ impl Spill {
     /// Starts recording transfers and waits.
     pub fn record(&self) {
         self.0.recording.set(true);
-        self.live().map(|live| live.record(true));
+        self.0.live().map(|live| live.record(true));
     }
 
     /// Ends recording and returns the spans in the order in which they began, without transfers still in flight.
     pub fn recorded(&self) -> Vec<Span> {
         self.0.recording.set(false);
-        let mut spans = self.live().map(|live| live.record(false)).unwrap_or_default();
+        let mut spans = self.0.live().map(|live| live.record(false)).unwrap_or_default();
         spans.sort_by_key(|span| (span.began, span.ended));
         spans
     }

@@ -1,16 +1,16 @@
 //! Options of an engine, and its start.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use super::chaos::{Adverse, Chaos};
+use super::copies::HostBuffer;
 use super::error::{Error, Result, remedy};
-use super::file::{self, Backing};
+use super::file::{self, Access, Backing};
 use super::memory::Memory;
+use super::space::PAGE;
 use super::worker::{Staging, WorkerContext};
-use super::{HostBuffer, PAGE};
 use crate::{Category, DType, Device, Tensor};
 
 /// Options of a spill file.
@@ -32,33 +32,6 @@ pub struct Options {
     pub chaos: Option<Chaos>,
     /// Uses host memory instead of a file, for machines with memory of their own.
     pub in_memory: bool,
-}
-
-/// Access mode of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Past the page cache.
-    Direct,
-    /// Through the page cache.
-    Buffered {
-        /// Reason that direct IO is not used.
-        why: String,
-    },
-    /// Memory of the host.
-    Memory,
-    /// No file: the machine has no data.
-    Nowhere,
-}
-
-impl fmt::Display for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Access::Direct => f.write_str("direct IO"),
-            Access::Buffered { why } => write!(f, "buffered IO ({why})"),
-            Access::Memory => f.write_str("memory of the host"),
-            Access::Nowhere => f.write_str("no file"),
-        }
-    }
 }
 
 /// Room beyond a piece in a staging buffer, to begin and end at page boundaries of memory and of the file.

@@ -4,8 +4,12 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::{Kind, PAGE, Tag};
+use super::stats::Kind;
+use super::tag::Tag;
 use crate::best_fit::BestFit;
+
+/// Granularity of extents in bytes; direct IO needs memory, offsets and lengths in multiples of it.
+pub const PAGE: u64 = 4096;
 
 /// Bytes that an extent of `bytes` occupies in the file.
 pub(super) fn charge(bytes: u64) -> u64 {

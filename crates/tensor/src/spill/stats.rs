@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::Tag;
+use super::tag::Tag;
 
 /// Totals since the engine was opened. All but `stall_s` are the same on a machine without data, whose clock predicts
 /// it.

@@ -14,9 +14,11 @@ use super::chaos::{Chaos, mix};
 use super::copies::{Copies, Region};
 use super::error::{Error, Result, remedy};
 use super::file::{Backing, IoFailure, Step, move_all};
+use super::fp8;
 use super::layout::{Codec, Layout, Piece};
+use super::space::PAGE;
 use super::stats::{Kind, Span};
-use super::{PAGE, Tag, fp8};
+use super::tag::Tag;
 
 /// One write or read of a region.
 pub(super) struct Transfer {

@@ -3,11 +3,11 @@
 
 use serde_json::{Map, Value};
 
+use super::feedback::RowResult;
 use super::teaching::{Answers, Judge, Lesson, Teaching};
 use crate::Tokenizer;
 
 type Row = Map<String, Value>;
-type Made<T> = std::result::Result<T, String>;
 
 const ANCHORS: [&str; 4] = ["anchor", "query", "question", "sentence1"];
 const POSITIVES: [&str; 4] = ["positive", "document", "answer", "sentence2"];
@@ -20,7 +20,11 @@ const SECONDS: [&str; 3] = ["text_pair", "sentence2", "hypothesis"];
 const TAGS: [&str; 3] = ["labels", "tags", "ner_tags"];
 
 /// Documents of a row for an encoder; `None` for other kinds of rows.
-pub(super) fn documents(row: &Row, tokenizer: &Tokenizer, teaching: &Teaching) -> Option<Made<Vec<Lesson>>> {
+pub(super) fn documents(
+    row: &Row,
+    tokenizer: &Tokenizer,
+    teaching: &Teaching,
+) -> Option<RowResult<Vec<Lesson>>> {
     let reader = Reader { row, tokenizer, teaching, answers: &teaching.answers };
     Some(match teaching.answers.judge {
         Judge::Related => reader.related(),
@@ -45,14 +49,14 @@ impl Reader<'_> {
         keys.iter().find(present).map(|key| (*key, &self.row[*key]))
     }
 
-    fn missing<T>(&self, what: &str) -> Made<T> {
+    fn missing<T>(&self, what: &str) -> RowResult<T> {
         let keys: Vec<String> = self.row.keys().map(|key| format!("`{key}`")).collect();
         let keys = if keys.is_empty() { "of an empty object".into() } else { keys.join(", ") };
         Err(format!("has the keys {keys}; {what}"))
     }
 
     /// The text of a key.
-    fn text(&self, keys: &[&str], what: &str) -> Made<&str> {
+    fn text(&self, keys: &[&str], what: &str) -> RowResult<&str> {
         match self.find(keys) {
             Some((key, value)) => text(key, value),
             None => self.missing(what),
@@ -60,7 +64,7 @@ impl Reader<'_> {
     }
 
     /// A text or a pair in the template, and where the second text begins.
-    fn framed(&self, first: &str, second: Option<&str>) -> Made<(Vec<u32>, usize)> {
+    fn framed(&self, first: &str, second: Option<&str>) -> RowResult<(Vec<u32>, usize)> {
         let most = Some(self.teaching.max_tokens);
         let (ids, begins) =
             self.tokenizer.encode_pair(first, second, most).map_err(|error| error.to_string())?;
@@ -71,17 +75,17 @@ impl Reader<'_> {
         Ok((ids, begins))
     }
 
-    fn lesson(&self, first: &str, second: Option<&str>, values: &[f32]) -> Made<Lesson> {
+    fn lesson(&self, first: &str, second: Option<&str>, values: &[f32]) -> RowResult<Lesson> {
         let (ids, begins) = self.framed(first, second)?;
         let values = [begins as f32].into_iter().chain(values.iter().copied()).collect();
         Ok(Lesson { weights: vec![1.0; ids.len()], ids, values, ..Lesson::default() })
     }
 
     /// Negatives of a row: a text or a list, or keys with numbers.
-    fn negatives(&self) -> Made<Vec<&str>> {
+    fn negatives(&self) -> RowResult<Vec<&str>> {
         let mut all = match self.find(&NEGATIVES) {
             Some((key, Value::Array(list))) => {
-                list.iter().map(|value| text(key, value)).collect::<Made<Vec<_>>>()?
+                list.iter().map(|value| text(key, value)).collect::<RowResult<Vec<_>>>()?
             }
             Some((key, value)) => vec![text(key, value)?],
             None => Vec::new(),
@@ -102,7 +106,7 @@ impl Reader<'_> {
         Ok(all)
     }
 
-    fn related(&self) -> Made<Vec<Lesson>> {
+    fn related(&self) -> RowResult<Vec<Lesson>> {
         let needs = "a row of texts that belong together has `anchor`, `positive` and optionally `negative`";
         let anchor = self.text(&ANCHORS, needs)?;
         let positive = self.text(&POSITIVES, "it has no `positive`, the text that belongs to the anchor")?;
@@ -112,7 +116,7 @@ impl Reader<'_> {
         texts.map(|text| self.lesson(&text, None, &[])).collect()
     }
 
-    fn ranked(&self) -> Made<Vec<Lesson>> {
+    fn ranked(&self) -> RowResult<Vec<Lesson>> {
         let needs = "a row of ranked texts has `query` with `document` and `label`, `documents` and `labels`, or `positive` and `negative`";
         let query = self.text(&QUERIES, needs)?;
         let mut rows: Vec<(&str, f32)> = Vec::new();
@@ -155,7 +159,7 @@ impl Reader<'_> {
     }
 
     /// Number of a label: its name's, or the number itself.
-    fn label(&self, value: &Value) -> Made<usize> {
+    fn label(&self, value: &Value) -> RowResult<usize> {
         let labels = &self.answers.labels;
         let name = value.as_str().map_or_else(|| value.to_string(), str::to_string);
         let named = labels.iter().position(|label| *label == name);
@@ -165,7 +169,7 @@ impl Reader<'_> {
             .ok_or_else(|| format!("has the label {value}, and objective.labels are {}", labels.join(", ")))
     }
 
-    fn labelled(&self) -> Made<Lesson> {
+    fn labelled(&self) -> RowResult<Lesson> {
         let first = self.text(&TEXTS, "a row with a label has `text`, or `sentence1` and `sentence2`")?;
         let second = self.find(&SECONDS).map(|(key, value)| text(key, value)).transpose()?;
         let values: Vec<f32> = match self.answers.judge {
@@ -174,7 +178,7 @@ impl Reader<'_> {
                     Some(value) => number(name, value),
                     None => self.missing(&format!("objective.attributes names `{name}`")),
                 });
-                each.collect::<Made<_>>()?
+                each.collect::<RowResult<_>>()?
             }
             Judge::Classes { several: true } => {
                 let mut values = vec![0.0; self.answers.labels.len()];
@@ -197,7 +201,7 @@ impl Reader<'_> {
         self.lesson(first, second, &values)
     }
 
-    fn words(&self) -> Made<Lesson> {
+    fn words(&self) -> RowResult<Lesson> {
         let Some((_, Value::Array(words))) = self.find(&["tokens", "words"]) else {
             return self.missing("a row of words has `tokens`, a list of strings, and `labels`");
         };
@@ -207,8 +211,8 @@ impl Reader<'_> {
         if words.len() != labels.len() || words.is_empty() {
             return Err(format!("has {} labels for {} tokens", labels.len(), words.len()));
         }
-        let words = words.iter().map(|word| text("tokens", word)).collect::<Made<Vec<_>>>()?;
-        let labels = labels.iter().map(|label| self.label(label)).collect::<Made<Vec<_>>>()?;
+        let words = words.iter().map(|word| text("tokens", word)).collect::<RowResult<Vec<_>>>()?;
+        let labels = labels.iter().map(|label| self.label(label)).collect::<RowResult<Vec<_>>>()?;
         let mut ends = Vec::with_capacity(words.len());
         for word in &words {
             ends.push(ends.last().map_or(0, |end| end + 1) + word.len());
@@ -238,7 +242,7 @@ impl Reader<'_> {
 }
 
 /// A text that is not blank.
-fn text<'a>(key: &str, value: &'a Value) -> Made<&'a str> {
+fn text<'a>(key: &str, value: &'a Value) -> RowResult<&'a str> {
     match value.as_str() {
         Some(text) if !text.trim().is_empty() => Ok(text),
         Some(_) => Err(format!("has an empty `{key}`")),
@@ -246,7 +250,7 @@ fn text<'a>(key: &str, value: &'a Value) -> Made<&'a str> {
     }
 }
 
-fn number(key: &str, value: &Value) -> Made<f32> {
+fn number(key: &str, value: &Value) -> RowResult<f32> {
     let number = value.as_f64().filter(|number| number.is_finite());
     number.map(|number| number as f32).ok_or_else(|| format!("`{key}` is {value}, which is no number"))
 }

@@ -109,14 +109,14 @@ fn teaches(store: &Store, doc: usize, spec: &Spec) -> Result<bool> {
 
 /// Counts of lessons longer than a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shortened {
+pub struct LengthCounts {
     /// Lessons of which a part is used.
     pub cut: u64,
     /// Lessons left out because that part contains no target.
     pub left_out: u64,
 }
 
-impl Shortened {
+impl LengthCounts {
     /// Counts one lesson.
     pub fn count(&mut self, teaches: bool) {
         *(if teaches { &mut self.cut } else { &mut self.left_out }) += 1;
@@ -127,8 +127,8 @@ impl Shortened {
 ///
 /// # Errors
 /// Weights cannot be read, or a lesson is too long although none may be cut.
-pub fn shortened(store: &Store, spec: &Spec) -> Result<Shortened> {
-    let (spec, mut found) = (spec.of(store), Shortened::default());
+pub fn shortened(store: &Store, spec: &Spec) -> Result<LengthCounts> {
+    let (spec, mut found) = (spec.of(store), LengthCounts::default());
     if spec.kept.is_some() && store.group() == 1 {
         for doc in (0..store.num_documents()).filter(|doc| store.doc_len(*doc) > spec.room()) {
             found.count(teaches(store, doc, &spec)?);

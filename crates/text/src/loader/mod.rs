@@ -8,7 +8,7 @@ mod blend;
 mod epoch;
 
 pub use blend::next_source;
-pub use epoch::{Shortened, choose, is_held_out, samples, shortened};
+pub use epoch::{LengthCounts, choose, is_held_out, samples, shortened};
 
 use crate::error::{Error, Result};
 use crate::lessons::Truncation;

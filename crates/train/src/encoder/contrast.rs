@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use crate::micro_batch::{Compared, MicroBatch};
+use crate::micro_batch::{ContrastLosses, MicroBatch};
 use crate::objective::{Answers, Compares, Objective, ObjectiveSum, Weigh, WeightedLoss};
 
 /// From the rows of a text to its vector.
@@ -95,7 +95,7 @@ impl Contrast {
         vectors: &[f32],
         keys: &[u64],
         (columns, width): (usize, usize),
-        all: &mut Compared,
+        all: &mut ContrastLosses,
     ) {
         let (units, lengths) = units(vectors, columns, width);
         let unit = |doc: usize| &units[doc * width..(doc + 1) * width];
@@ -157,10 +157,13 @@ impl Compares for Contrast {
         documents(answers.micro).flat_map(of).collect()
     }
 
-    fn compare(&self, vectors: &[f32], keys: &[u64]) -> Compared {
+    fn compare(&self, vectors: &[f32], keys: &[u64]) -> ContrastLosses {
         let (docs, rows) = (keys.len(), keys.len() / self.group);
-        let mut all =
-            Compared { losses: vec![0.0; rows], hits: vec![false; rows], gradient: vec![0.0; vectors.len()] };
+        let mut all = ContrastLosses {
+            losses: vec![0.0; rows],
+            hits: vec![false; rows],
+            gradient: vec![0.0; vectors.len()],
+        };
         let Some(columns) = vectors.len().checked_div(docs) else { return all };
         let widths = if self.widths.is_empty() { vec![columns] } else { self.widths.clone() };
         for width in widths {

@@ -60,7 +60,7 @@ fn largest(numbers: &[f64]) -> usize {
 }
 
 /// A sum, its derivatives by the scores that were given, and a count of right answers with its divisor.
-struct Judged {
+struct LossSum {
     loss: f64,
     by: Vec<f64>,
     right: [f64; 2],
@@ -68,17 +68,17 @@ struct Judged {
 
 impl Labelled {
     /// Judges a document by the numbers at its place.
-    fn text(&self, scores: &[f64], labels: &[f32]) -> Judged {
+    fn text(&self, scores: &[f64], labels: &[f32]) -> LossSum {
         match self.loss {
             LabelLoss::OneOf => {
                 let label = labels[0] as usize;
                 let (loss, by) = cross_entropy(scores, |at| f64::from(u8::from(at == label)));
-                Judged { loss, by, right: [f64::from(u8::from(largest(scores) == label)), 1.0] }
+                LossSum { loss, by, right: [f64::from(u8::from(largest(scores) == label)), 1.0] }
             }
             LabelLoss::EachOf => {
                 let each = || scores.iter().zip(labels).map(|(score, label)| (*score, f64::from(*label)));
                 let right = each().filter(|(score, label)| (*score > 0.0) == (*label > 0.5)).count();
-                Judged {
+                LossSum {
                     loss: each().map(|(score, label)| softplus(score) - label * score).sum(),
                     by: each().map(|(score, label)| sigmoid(score) - label).collect(),
                     right: [right as f64, scores.len() as f64],
@@ -87,7 +87,7 @@ impl Labelled {
             _ => {
                 let errors: Vec<f64> =
                     scores.iter().zip(labels).map(|(score, label)| score - f64::from(*label)).collect();
-                Judged {
+                LossSum {
                     loss: errors.iter().map(|error| error * error).sum(),
                     by: errors.iter().map(|error| 2.0 * error).collect(),
                     right: [errors.iter().map(|error| error.abs()).sum(), errors.len() as f64],
@@ -97,7 +97,7 @@ impl Labelled {
     }
 
     /// Judges a query's texts by their scores.
-    fn list(&self, scores: &[f64], labels: &[f64]) -> Judged {
+    fn list(&self, scores: &[f64], labels: &[f64]) -> LossSum {
         let best = largest(labels);
         let right = [f64::from(u8::from(largest(scores) == best)), 1.0];
         let (mut loss, mut by) = (0.0, vec![0.0; scores.len()]);
@@ -127,7 +127,7 @@ impl Labelled {
                 }
             }
         }
-        Judged { loss, by, right }
+        LossSum { loss, by, right }
     }
 
     /// Labelled tokens of a stream with the label of each. Weights are stored one position earlier, and are the label
@@ -193,7 +193,7 @@ impl Weigh for Labelled {
         let width = answers.scores.len() / micro.ids.len().max(1);
         let mut sum = ObjectiveSum { scores: vec![0.0; answers.scores.len()], ..ObjectiveSum::default() };
         let mut right = [0.0; 2];
-        let mut take = |places: &[usize], judged: Judged| {
+        let mut take = |places: &[usize], judged: LossSum| {
             sum.loss += judged.loss;
             for (by, place) in judged.by.iter().zip(places) {
                 sum.scores[*place] = *by as f32;

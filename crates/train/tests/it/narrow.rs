@@ -10,17 +10,6 @@ use fathom_train::{Checkpoints, InStep, Progress, Trainer, plan, stage};
 use crate::mesh::{self, Case, ONE};
 use crate::step::{how, micro, spec, trainer};
 
-const FORMATS: [GemmFormat; 8] = [
-    GemmFormat::Fp8Delayed,
-    GemmFormat::Fp8Current,
-    GemmFormat::Fp8Block,
-    GemmFormat::Micro(Element::E4M3),
-    GemmFormat::Micro(Element::E5M2),
-    GemmFormat::Micro(Element::E2M3),
-    GemmFormat::Micro(Element::E3M2),
-    GemmFormat::Micro(Element::E2M1),
-];
-
 fn layers(format: GemmFormat) -> NarrowLayers {
     NarrowLayers { format, linears: Linears::All, at_start: 0, at_end: 1, history: 4 }
 }
@@ -28,7 +17,7 @@ fn layers(format: GemmFormat) -> NarrowLayers {
 #[test]
 fn every_place_tile_and_thread_gives_the_same_bits_and_the_plan_is_exact() {
     let mut losses = Vec::new();
-    for format in FORMATS {
+    for format in GemmFormat::ALL {
         let mut bits: Option<Vec<u32>> = None;
         let tiles = (!format.depends_on_tiles()).then_some(128);
         for (places, threads) in [
@@ -63,7 +52,7 @@ fn every_place_tile_and_thread_gives_the_same_bits_and_the_plan_is_exact() {
     }
     losses.sort();
     losses.dedup();
-    assert_eq!(losses.len(), FORMATS.len(), "two formats have the same losses");
+    assert_eq!(losses.len(), GemmFormat::ALL.len(), "two formats have the same losses");
 }
 
 /// Each of two ranks has whole blocks of 32 everywhere.

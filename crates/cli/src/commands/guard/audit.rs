@@ -11,7 +11,7 @@ use crate::listen::Plain;
 
 /// Runs the verb.
 pub fn run(args: &GuardAudit) -> Result<()> {
-    files::check(&[args.log.as_deref(), args.page.as_deref()])?;
+    files::check(&[args.log.as_deref(), args.figures.page.as_deref()])?;
     let listener = Plain::default();
     let probes = match &args.probes {
         Some(file) => guardrails::probe_file(file)?,
@@ -28,7 +28,7 @@ pub fn run(args: &GuardAudit) -> Result<()> {
             guardrails::audit_server(&target, args.model.as_deref(), &probes, args.max_tokens)?
         }
         None => {
-            let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
+            let machine = Machine::of_kind(args.figures.machine.kind(), 0, &listener);
             guardrails::audit(&args.target, &probes, args.max_tokens, (&machine, &listener))?
         }
     };
@@ -37,8 +37,8 @@ pub fn run(args: &GuardAudit) -> Result<()> {
         report.records.iter().map(line).collect()
     })?;
     let title = args.target.display().to_string();
-    files::write(args.page.as_deref(), || guardrails::audit_page(&title, &report))?;
-    if args.json {
+    files::write(args.figures.page.as_deref(), || guardrails::audit_page(&title, &report))?;
+    if args.figures.json {
         outln!("{}", serde_json::to_string(&report)?);
         return Ok(());
     }

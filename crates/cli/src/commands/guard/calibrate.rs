@@ -9,12 +9,12 @@ use crate::listen::Plain;
 
 /// Runs the verb.
 pub fn run(args: &GuardCalibrate) -> Result<()> {
-    files::check(&[args.page.as_deref()])?;
-    let machine = Machine::of_kind(args.machine.kind(), 0, &Plain::default());
+    files::check(&[args.figures.page.as_deref()])?;
+    let machine = Machine::of_kind(args.figures.machine.kind(), 0, &Plain::default());
     let needs = guardrails::needs(&machine);
     let found = guardrails::calibrated(&args.config, &args.rail, &args.set, args.false_positives, &needs)?;
-    files::write(args.page.as_deref(), || guardrails::calibration_page(&args.rail, &found))?;
-    if args.json {
+    files::write(args.figures.page.as_deref(), || guardrails::calibration_page(&args.rail, &found))?;
+    if args.figures.json {
         outln!("{}", serde_json::to_string(&found)?);
         return Ok(());
     }

@@ -12,12 +12,12 @@ const LISTED: usize = 20;
 
 /// Runs the verb.
 pub fn run(args: &GuardEval) -> Result<()> {
-    files::check(&[args.page.as_deref()])?;
-    let machine = Machine::of_kind(args.machine.kind(), 0, &Plain::default());
+    files::check(&[args.figures.page.as_deref()])?;
+    let machine = Machine::of_kind(args.figures.machine.kind(), 0, &Plain::default());
     let report = guardrails::evaluate(&args.config, &args.set, &guardrails::needs(&machine))?;
     let title = args.set.display().to_string();
-    files::write(args.page.as_deref(), || guardrails::evaluation_page(&title, &report))?;
-    if args.json {
+    files::write(args.figures.page.as_deref(), || guardrails::evaluation_page(&title, &report))?;
+    if args.figures.json {
         outln!("{}", serde_json::to_string(&report)?);
         return Ok(());
     }

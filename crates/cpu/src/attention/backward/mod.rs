@@ -13,14 +13,15 @@ use std::sync::atomic::AtomicU32;
 
 use fathom_tensor::DistanceTerms;
 
+use super::Backward;
 use super::bias::Lines;
 use super::mask::{self, Cover, Span};
 use super::pack::View;
+use super::shape::{KEYS, Shape};
 use super::softmax::Delta;
 use super::unit::Unit;
 use super::wavefront::Wavefront;
 use super::workspace::{SyncOperands, aligned, padded};
-use super::{Backward, KEYS, Shape};
 use crate::threads::Threads;
 use layout::{Layout, QUERIES};
 use task::{Pass, Task};

@@ -1,15 +1,16 @@
 //! One task of the backward pass: the key blocks of a step against ascending query blocks.
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over the workspace layout
 
+use super::super::Rows;
 use super::super::bias::{BiasBlock, Lines, Terms};
 use super::super::mask::{self, Bits, Cover, Edge, Span};
 use super::super::pack::{self, Both, Pack, Turn, Unpack};
 use super::super::product::Product;
 use super::super::scores::Scores;
+use super::super::shape::{KEYS, SUB};
 use super::super::simd::LANES;
 use super::super::softmax::{Gradient, MASK_WORDS};
 use super::super::unit::Unit;
-use super::super::{KEYS, Rows, SUB};
 use super::layout::{BLOCKS, QUERIES};
 
 use super::layout::Layout;

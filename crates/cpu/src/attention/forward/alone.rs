@@ -3,11 +3,14 @@
 //! Only the part that is seen is packed, piece by piece, and each piece is used while it is in the first-level cache.
 //! Sums continue from piece to piece, so the bits are those of a block packed as a whole.
 
+use super::super::Rows;
+use fathom_tensor::PageFormat;
+
 use super::super::pack::{self, Pack, View};
 use super::super::pages::Unpacking;
+use super::super::shape::{KEYS, SUB};
 use super::super::simd::LANES;
 use super::super::unit::Unit;
-use super::super::{KEYS, PageFormat, Rows, SUB};
 use super::{Span, Tile};
 
 /// Words of an operand that leave room in the first-level cache for the other operand.

@@ -1,6 +1,7 @@
 //! Biases by distance: of packed, grouped, cached and far tokens, and their gradients' bits.
 
 use super::*;
+use crate::attention::shape::KEYS;
 
 /// A problem with a table of biases.
 fn biased(elem: Elem, tokens: usize, heads: [usize; 2], buckets: Buckets) -> Problem {

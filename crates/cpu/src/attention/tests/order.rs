@@ -1,5 +1,6 @@
 //! The order rules: no result depends on threads or on the rows computed with it.
 
+use super::super::shape::KEYS;
 use super::*;
 
 pub fn bits(x: &[f32]) -> Vec<u32> {

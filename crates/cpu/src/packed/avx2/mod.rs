@@ -55,7 +55,7 @@ unsafe fn held<F: Format>(factors: *const f32, apart: usize, offsets: *const f32
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn octet<F: Format, const M: usize>(columns: Columns, rows: Rows) -> [[f32; OCTET]; M] {
     if F::OCTETS {
-        // SAFETY: passed on; up to [`super::APART`] rows have their bytes.
+        // SAFETY: passed on; up to [`super::rows::APART`] rows have their bytes.
         return unsafe { octets::octet::<F, M>(columns, rows) }.map(|x| stored(x));
     }
     let blocks = rows.k / GROUP / F::GROUPS;

@@ -137,8 +137,8 @@ fn attend(bed: &Bed, problem: &Problem) -> Outputs {
     let on_gpu = bed.machine().profile().isa.starts_with("sm_");
     let scratch = |backward| {
         let mut desc = op.desc(backward);
-        if let (OpDesc::Attention { heads, kv_heads, .. }, true) = (&mut desc, problem.by_groups && on_gpu) {
-            (*heads, *kv_heads) = (*heads / *kv_heads, 1);
+        if let (OpDesc::Attention(of), true) = (&mut desc, problem.by_groups && on_gpu) {
+            (of.heads, of.kv_heads) = (of.heads / of.kv_heads, 1);
         }
         bed.scratch(&desc)
     };

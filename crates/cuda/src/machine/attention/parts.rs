@@ -3,8 +3,8 @@
 
 use fathom_tensor::{DType, Machine, Tensor};
 
+use super::call::{Call, Round};
 use super::row_set::RowSet;
-use super::{Described, Round};
 use crate::kernels;
 use crate::machine::Cuda;
 
@@ -16,8 +16,8 @@ pub(super) struct Progress {
 
 impl Progress {
     /// State before the first round: rows that the call accumulates on.
-    pub fn of(described: &Described<'_>) -> Progress {
-        let all = described.goes_on.then_some(0..described.op.q.rows());
+    pub fn of(call: &Call<'_>) -> Progress {
+        let all = call.goes_on.then_some(0..call.op.q.rows());
         Progress { queries: RowSet::of(all), keys: RowSet::default() }
     }
 
@@ -29,9 +29,9 @@ impl Progress {
     }
 
     /// True if every row has a result after these rounds; missing gradients are cleared separately.
-    pub fn fills(&self, described: &Described<'_>, rounds: &[Round]) -> bool {
+    pub fn fills(&self, call: &Call<'_>, rounds: &[Round]) -> bool {
         let made = rounds.iter().fold(self.queries.clone(), |made, round| made.and(&rows(round)[0]));
-        described.gradients.is_some() || made.gaps(described.op.q.rows()).next().is_none()
+        call.gradients.is_some() || made.gaps(call.op.q.rows()).next().is_none()
     }
 }
 
@@ -46,26 +46,26 @@ fn rows(round: &Round) -> [RowSet; 2] {
 
 impl Cuda {
     /// Moves a round's results for a group of heads to their destination.
-    pub(super) fn place(&self, described: &Described<'_>, round: &Round, group: usize, progress: &Progress) {
-        match described.gradients {
-            Some(gradients) => self.place_gradients(described, round, (group, gradients), progress),
-            None if described.op.mask.partial => self.join_results(described, round, group, progress),
+    pub(super) fn place(&self, call: &Call<'_>, round: &Round, group: usize, progress: &Progress) {
+        match call.gradients {
+            Some(gradients) => self.place_gradients(call, round, (group, gradients), progress),
+            None if call.op.mask.partial => self.join_results(call, round, group, progress),
             None if !round.case.packed => {
-                let [theirs, ours] = described.logarithms(round, group);
+                let [theirs, ours] = call.logarithms(round, group);
                 self.run(&kernels::transpose(&ours, &theirs));
             }
             None => {}
         }
     }
 
-    fn join_results(&self, described: &Described<'_>, round: &Round, group: usize, progress: &Progress) {
-        let (op, packed, parts) = (described.op, round.case.packed, described.scratch.parts());
-        let (heads, [first, _]) = (described.heads()[0], round.first_rows());
+    fn join_results(&self, call: &Call<'_>, round: &Round, group: usize, progress: &Progress) {
+        let (op, packed, parts) = (call.op, round.case.packed, call.scratch.parts());
+        let (heads, [first, _]) = (call.heads()[0], round.first_rows());
         let tokens = if packed { op.q.rows() } else { round.case.q_tokens as usize };
-        let part = described.ws.part(parts.gradients[0], tokens, heads * op.head_dim, op.q.dtype());
+        let part = call.ws.part(parts.gradients[0], tokens, heads * op.head_dim, op.q.dtype());
         let shape = if packed { [tokens, heads] } else { [heads, tokens] };
-        let of_part = described.ws.part(parts.lse, shape[0], shape[1], DType::F32);
-        let out = op.out.view_cols(described.columns(group, heads));
+        let of_part = call.ws.part(parts.lse, shape[0], shape[1], DType::F32);
+        let out = op.out.view_cols(call.columns(group, heads));
         let lse = op.lse.view_cols(group * heads..(group + 1) * heads);
         for run in rows(round)[0].runs() {
             for (rows, held) in progress.queries.cut(run) {
@@ -82,26 +82,24 @@ impl Cuda {
     /// Moves gradients out of scratch: the first of a row is copied, later ones are added.
     fn place_gradients(
         &self,
-        described: &Described<'_>,
+        call: &Call<'_>,
         round: &Round,
         (group, [dq, dk, dv]): (usize, [&Tensor; 3]),
         progress: &Progress,
     ) {
         let packed = round.case.packed;
-        if !packed && !described.op.mask.partial {
+        if !packed && !call.op.mask.partial {
             return;
         }
-        let ([heads, kv_heads], [q_first, k_first]) = (described.heads(), round.first_rows());
+        let ([heads, kv_heads], [q_first, k_first]) = (call.heads(), round.first_rows());
         let [queries, keys] = rows(round);
         let of_keys = (kv_heads, k_first, &keys, &progress.keys);
         let kinds = [(dq, (heads, q_first, &queries, &progress.queries)), (dk, of_keys), (dv, of_keys)];
-        for ((to, (heads, first, made, held)), at) in
-            kinds.into_iter().zip(described.scratch.parts().gradients)
-        {
-            let to = to.view_cols(described.columns(group, heads));
+        for ((to, (heads, first, made, held)), at) in kinds.into_iter().zip(call.scratch.parts().gradients) {
+            let to = to.view_cols(call.columns(group, heads));
             for (rows, held) in made.runs().iter().flat_map(|run| held.cut(run)) {
-                let from = at + ((rows.start - first) * to.cols() * described.op.q.dtype().bytes()) as u64;
-                let part = described.ws.part(from, rows.len(), to.cols(), described.op.q.dtype());
+                let from = at + ((rows.start - first) * to.cols() * call.op.q.dtype().bytes()) as u64;
+                let part = call.ws.part(from, rows.len(), to.cols(), call.op.q.dtype());
                 let to = to.view_rows(rows);
                 self.run(&if held { kernels::add(&to, &part, &to) } else { kernels::copy(&part, &to) });
             }
@@ -109,8 +107,8 @@ impl Cuda {
     }
 
     /// Zeroes the gradients of rows that attend to nothing, or to which no row attends.
-    pub(super) fn clear_gradients(&self, described: &Described<'_>, progress: &Progress) {
-        let Some([dq, dk, dv]) = described.gradients else { return };
+    pub(super) fn clear_gradients(&self, call: &Call<'_>, progress: &Progress) {
+        let Some([dq, dk, dv]) = call.gradients else { return };
         for (gradient, held) in [(dq, &progress.queries), (dk, &progress.keys), (dv, &progress.keys)] {
             held.gaps(gradient.rows()).for_each(|gap| self.zero(&gradient.view_rows(gap)));
         }

@@ -20,7 +20,7 @@ mod types;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_tensor::{Category, CrossEntropy, DType, Device, Tensor};
+use fathom_tensor::{Category, DType, Device, Tensor};
 
 use machine::Emulated;
 
@@ -34,22 +34,6 @@ fn devices() -> Option<[Device; 2]> {
     }
     let cpu = Device::new(Arc::new(Cpu::new(1, None)), BUDGET);
     Some([cpu, Device::new(Arc::new(Emulated::new()), BUDGET)])
-}
-
-/// Losses alone.
-fn cross_entropy<'a>(logits: &'a Tensor, labels: &'a Tensor, loss: &'a Tensor) -> CrossEntropy<'a> {
-    CrossEntropy {
-        logits,
-        labels,
-        weights: None,
-        loss,
-        dlogits: None,
-        scale: 1.0,
-        softcap: 0.0,
-        z_loss: 0.0,
-        spread: None,
-        measures: None,
-    }
 }
 
 /// Numbers in (-2, 2), determined by the seed.

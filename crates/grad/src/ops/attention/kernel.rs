@@ -53,8 +53,8 @@ impl<'a> Heads<'a> {
 
     fn scratch(&self, x: &Exec<'_>, call: &Call<'_>, backward: bool) -> Tensor {
         let mut desc = call.desc(backward);
-        if let OpDesc::Attention { k_tokens, .. } = &mut desc {
-            *k_tokens = self.least_keys.max(*k_tokens);
+        if let OpDesc::Attention(sizes) = &mut desc {
+            sizes.k_tokens = self.least_keys.max(sizes.k_tokens);
         }
         x.workspace(x.device.machine.profile().workspace(&desc))
     }

@@ -10,7 +10,6 @@ mod macros;
 mod options;
 mod render;
 mod symbols;
-mod writer;
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@ use super::literal;
 use super::macros::Macros;
 use super::options::LatexOptions;
 use super::symbols::{Around, Use, accent, accented, command, environment, symbol};
-use super::writer::Writer;
+use crate::extract::flow::Flow;
 use crate::extract::refusal::Refusal;
 
 /// A paper being rendered.
@@ -13,7 +13,7 @@ pub(super) struct Render<'a> {
     options: &'a LatexOptions,
     input: Input,
     macros: Macros,
-    out: Writer,
+    out: Flow,
     title: Option<String>,
     /// True after `\begin{document}`.
     started: bool,
@@ -45,7 +45,7 @@ impl<'a> Render<'a> {
             options,
             input: Input::new(source, budget),
             macros: Macros::default(),
-            out: Writer::default(),
+            out: Flow::default(),
             title: None,
             started: !preamble,
             floats: 0,
@@ -61,7 +61,7 @@ impl<'a> Render<'a> {
             if !u8::try_from(c).is_ok_and(is_special) {
                 let run = self.input.run(is_special);
                 if self.started && (self.floats == 0 || self.tables > 0 || self.captions > 0) {
-                    self.out.text(run);
+                    self.out.text(run, char::is_whitespace);
                 }
                 continue;
             }
@@ -78,7 +78,7 @@ impl<'a> Render<'a> {
 
     fn put(&mut self, text: &str) {
         if self.shown() {
-            self.out.text(text);
+            self.out.text(text, char::is_whitespace);
         }
     }
 

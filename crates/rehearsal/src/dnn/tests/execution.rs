@@ -62,11 +62,8 @@ fn outcome(bench: &Bench, places: &[(&Tensor, u64)], wanted: Option<&str>) {
     let places = places.iter().map(|(tensor, place)| (tensor.uid, *place)).collect();
     let pack = bench.pack(plan, &places);
     let mut all = registry();
-    let (Ok(Object::Plan(plan)), Ok(Object::Pack(pack))) =
-        (all.object(plan.addr() as u64), all.object(pack.addr() as u64))
-    else {
-        panic!("no plan and pack")
-    };
+    let plan = all.object(plan.addr() as u64).unwrap().get::<Plan>().unwrap();
+    let pack = all.object(pack.addr() as u64).unwrap().get::<Pack>().unwrap();
     drop(all);
     let result = plan.work(&pack).unwrap()();
     match wanted {

@@ -6,12 +6,12 @@ mod parts;
 use std::sync::{Arc, Mutex};
 
 use fathom_tensor::{
-    Attention, AttentionBackward, Band, Category, DType, Device, Extent, Mask, OpDesc, PackedMask, Sequence,
-    Tensor, gpu,
+    Attention, AttentionBackward, AttentionSizes, Band, Category, DType, Device, Extent, Mask, OpDesc,
+    PackedMask, Sequence, Tensor, gpu,
 };
 
+use super::call::{rounded, spanned};
 use super::fake_attention::{FakeAttention, RecordedCall};
-use super::{rounded, spanned};
 use crate::driver::fake::Fake;
 use crate::driver::{Driver, Stream};
 use crate::machine::build::MachineLibraries;
@@ -142,7 +142,7 @@ fn attention_of_packed_documents_tells_where_they_lie() {
     assert_eq!(address(backward, uid::LSE), problem.lse.address());
     let launched: Vec<String> = fake.launched().into_iter().map(|launched| launched.name).collect();
     assert_eq!(launched, ["copy_bytes"; 3]);
-    let scratch = gpu::AttentionScratch::of(&OpDesc::Attention {
+    let scratch = gpu::AttentionScratch::of(&OpDesc::Attention(AttentionSizes {
         q_tokens: 128,
         k_tokens: 128,
         heads: HEADS,
@@ -153,7 +153,7 @@ fn attention_of_packed_documents_tells_where_they_lie() {
         partial: false,
         span: 0,
         backward: true,
-    });
+    }));
     assert_eq!(backward.workspace.1, scratch.unwrap().own);
 }
 

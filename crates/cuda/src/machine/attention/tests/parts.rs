@@ -62,8 +62,8 @@ impl Step {
 
     fn scratch(&self, device: &Device, op: &OpDesc) -> Tensor {
         let (profile, mut op) = (device.machine.profile(), *op);
-        if let (OpDesc::Attention { heads, kv_heads, .. }, true) = (&mut op, profile.name == "h200") {
-            (*heads, *kv_heads) = (*heads / *kv_heads * self.kv_heads, self.kv_heads);
+        if let (OpDesc::Attention(of), true) = (&mut op, profile.name == "h200") {
+            (of.heads, of.kv_heads) = (of.heads / of.kv_heads * self.kv_heads, self.kv_heads);
         }
         let bytes = profile.workspace(&op).max(1) as usize;
         device.empty(1, bytes, DType::U8, Category::Workspace)
