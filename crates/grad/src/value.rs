@@ -283,7 +283,9 @@ impl Value {
         if let Home::Packed(packed) = &self.home {
             return packed.wait();
         }
-        self.visit().map(|visit| visit.borrow_mut().wait());
+        if let Some(visit) = self.visit() {
+            visit.borrow_mut().wait();
+        }
     }
 
     /// Removes a user; the last one frees the memory.
@@ -291,7 +293,9 @@ impl Value {
         if let Home::Packed(packed) = &self.home {
             return packed.release();
         }
-        self.visit().map(|visit| visit.borrow_mut().leave());
+        if let Some(visit) = self.visit() {
+            visit.borrow_mut().leave();
+        }
     }
 
     fn sweep(&self, read: bool, work: &mut dyn FnMut(Range<usize>, &Tensor)) {

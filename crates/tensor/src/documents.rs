@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Category, Device, Tensor};
+use crate::Tensor;
 
 /// Rows of a batch that follow each other in one document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,18 +41,6 @@ pub struct RunPlaces {
 }
 
 impl RunPlaces {
-    /// Charged at `most` runs.
-    ///
-    /// # Panics
-    /// If there are more.
-    #[track_caller]
-    pub fn new(device: &Device, places: Vec<Option<usize>>, most: usize) -> RunPlaces {
-        assert!(places.len() <= most, "documents: {} runs, and at most {most} are charged", places.len());
-        let mut table: Vec<i32> = places.iter().map(|place| place.map_or(-1, |place| place as i32)).collect();
-        table.resize(most, -1);
-        RunPlaces { places, table: device.from_i32(&table, Category::Data) }
-    }
-
     /// Runs with a value, each with its place.
     pub fn iter(&self) -> impl Iterator<Item = (usize, usize)> {
         self.places.iter().enumerate().filter_map(|(run, place)| Some((run, (*place)?)))
