@@ -36,7 +36,7 @@ fn is_day(day: u32, month: u32) -> bool {
     (1..=most).contains(&day)
 }
 
-/// Whether it is not all zeros, which satisfy most sums and are given to nobody.
+/// Whether it is not all zeros, which satisfy most sums and are not given out.
 fn is_given(number: &[u8]) -> bool {
     number.iter().any(|digit| *digit != b'0')
 }

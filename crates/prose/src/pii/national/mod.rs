@@ -2,7 +2,7 @@
 //!
 //! An unmistakable form, or one with a strong check, counts wherever it stands. One that any number may have counts only
 //! near a word of its kind, unless the caller asks for all. What a kind's check asks for has to hold in either case; as in
-//! Presidio, Singapore's identity cards, Germany's VAT numbers and India's tax registrations are told by their form alone.
+//! Presidio, Singapore's identity cards, Germany's VAT numbers and India's tax registrations are recognised by their form alone.
 
 mod checks;
 mod coins;
