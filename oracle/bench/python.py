@@ -78,7 +78,7 @@ def batch(opened: Any, model: str) -> None:
     server = subprocess.Popen([binary, "serve", model, "--port", "18765"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         def ask(prompt: str) -> None:
-            body = {"model": Path(model).name, "prompt": prompt, "max_tokens": 64, "temperature": 0, "ignore_eos": True}
+            body = {"model": name, "prompt": prompt, "max_tokens": 64, "temperature": 0, "ignore_eos": True}
             request = Request("http://127.0.0.1:18765/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
             with urlopen(request, timeout=120) as response:
                 response.read()
@@ -88,6 +88,8 @@ def batch(opened: Any, model: str) -> None:
                 list(pool.map(ask, prompts))
 
         wait_for("http://127.0.0.1:18765/v1/models")
+        with urlopen("http://127.0.0.1:18765/v1/models", timeout=5) as response:
+            name = json.load(response)["data"][0]["id"]
         rates = []
         opened.generate(prompts, **settings)
         together()
