@@ -471,9 +471,9 @@ pub trait Machine: Send + Sync {
     fn ssd(&self, op: &Ssd<'_>, ws: &Tensor);
     /// Gradients of [`Machine::ssd`].
     fn ssd_backward(&self, op: &SsdBackward<'_>, ws: &Tensor);
-    /// What runs make of the states before them.
+    /// Maps from the states before some runs to those after them.
     fn ssd_ends(&self, op: &SsdEnds<'_>, ws: &Tensor);
-    /// What runs add to the gradients of the states before them, with the workspace of [`Machine::ssd_backward`].
+    /// Gradients that runs add to those of the states before them, with the workspace of [`Machine::ssd_backward`].
     fn ssd_begins(&self, op: &SsdBegins<'_>, ws: &Tensor);
     /// `state = decays state + added` of f32 [heads, n], with a decay for each head: f32 [1, heads].
     fn ssd_advance(&self, state: &Tensor, decays: &Tensor, added: &Tensor);

@@ -93,12 +93,12 @@ fn clear(folder: &Path) -> Result<()> {
 }
 
 /// An encoder that refuses texts once the run is asked to stop.
-struct UntilStopped<'a> {
+struct StoppableEncoder<'a> {
     encoder: &'a EncoderHost,
     stop: &'a AtomicBool,
 }
 
-impl Encode for UntilStopped<'_> {
+impl Encode for StoppableEncoder<'_> {
     fn facts(&self) -> EncoderFacts {
         self.encoder.facts()
     }
@@ -210,7 +210,7 @@ impl Search<'_> {
         drop(out);
         let place = folder.join("index");
         let options = IndexOptions { chunk_bytes: PASSAGE_BYTES, ..IndexOptions::default() };
-        let encoder = self.encoder.as_ref().map(|encoder| UntilStopped { encoder, stop });
+        let encoder = self.encoder.as_ref().map(|encoder| StoppableEncoder { encoder, stop });
         let encoder = encoder.as_ref().map(|encoder| encoder as &dyn Encode);
         events.doing("indexing the chunks of the text");
         index(&[rows], &place, &options, encoder, &|_| {})?;

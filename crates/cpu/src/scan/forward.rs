@@ -285,7 +285,7 @@ pub fn kept(run: &DocumentRun, row: usize) -> Option<usize> {
     (row > run.rows.start).then(|| state_slot(row))
 }
 
-/// What the rows of some runs make of the states before them, for ranks that share documents: `S -> decays S + ends`.
+/// Maps from the states before some runs to those after them, for ranks that share documents: `S -> decays S + ends`.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<'a> {
     /// Operands of the scan.

@@ -32,7 +32,7 @@ impl Scheduler<'_> {
         let mut left = self.engine.limits.chunk_tokens.max(1);
         // Where layers have states, prompts are read by whole pages: answers and guesses leave one to them.
         let mut page = if self.engine.has_states() { PAGE_ROWS } else { 0 };
-        // What answered sequences have to read, also again after a wrong guess, comes before the guesses of any.
+        // Tokens that answered sequences have to read, also again after a wrong guess, come before anybody's guesses.
         let mut owed: usize = self.batch.running.iter().filter(|it| it.answers()).map(Sequence::unread).sum();
         let mut chosen = Vec::new();
         let mut index = 0;

@@ -145,7 +145,7 @@ pub struct Context {
     gathered: Option<GatheredKeys>,
     /// All ranks, for operations that read rows in order.
     whole: Circle,
-    /// What those operations exchange, if they pass states.
+    /// Exchanges of those operations, if they pass states.
     pieces: Option<Pieces>,
     cp: usize,
     /// By window: pairs of this rank's queries with keys on any rank.

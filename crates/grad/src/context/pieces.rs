@@ -93,7 +93,7 @@ pub(crate) struct Pieces {
     pub after: RunPlaces,
     /// States forward, gradients of states backward.
     pub ways: [Way; 2],
-    /// What convolutions exchange.
+    /// Exchanges of convolutions.
     pub seams: Seams,
 }
 

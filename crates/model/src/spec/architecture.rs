@@ -277,7 +277,7 @@ pub trait SubLayer: SameValue + fmt::Debug + Send + Sync {
     /// # Errors
     /// A thing that they cannot share, or a size that their number does not divide, with numbers that would.
     fn check(&self, ranks: &Sharers) -> std::result::Result<(), (Shared, String)>;
-    /// What ranks that share documents exchange, if states can be passed from piece to piece; otherwise they can only
+    /// Exchange of ranks that share documents, if states can be passed from piece to piece; otherwise they can only
     /// have all tokens of some heads.
     fn passes(&self, _: &Sharers) -> Option<Passing> {
         None
@@ -479,7 +479,7 @@ impl Spec {
         self.layers.iter().flat_map(LayerSpec::own).any(|own| own.module() == Module::Attention)
     }
 
-    /// What its layers that read rows in order pass from piece to piece of a document; `None` if there are none, or one cannot.
+    /// Values that its layers that read rows in order pass from piece to piece of a document; `None` if there are none, or one cannot.
     pub fn passes(&self, ranks: &Sharers) -> Option<Vec<Passing>> {
         let own = self.layers.iter().flat_map(LayerSpec::own).filter(|own| own.module() == Module::Attention);
         let passed: Option<Vec<Passing>> = own.map(|own| own.passes(ranks)).collect();

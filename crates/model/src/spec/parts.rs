@@ -51,7 +51,7 @@ impl Sharers {
     }
 }
 
-/// What ranks that share documents exchange in a layer that reads rows in order. Either each gets all tokens of some heads,
+/// Exchange of ranks that share documents in a layer that reads rows in order. Either each gets all tokens of some heads,
 /// or states are passed from piece to piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passing {

@@ -31,7 +31,7 @@ pub struct Ranks {
     pub sharding: Sharding,
     /// How keys and values travel between context parallel ranks.
     pub cp_comm: CpComm,
-    /// What layers that read rows in order exchange between those ranks.
+    /// Exchange of layers that read rows in order between those ranks.
     pub cp_scan: CpScan,
     /// True if documents are kept on few of those ranks.
     pub cp_dynamic: bool,
@@ -39,10 +39,10 @@ pub struct Ranks {
     pub rank: usize,
 }
 
-/// What layers that read rows in order exchange between context parallel ranks.
+/// Exchange of layers that read rows in order between context parallel ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpScan {
-    /// What takes fewer bytes.
+    /// The one with fewer bytes.
     Auto,
     /// Tokens for heads, and back.
     A2a,
@@ -163,7 +163,7 @@ pub fn shares(device: &Device, model: &Model, params: &Params, sharding: Shardin
     let slot = |id: ParamId| {
         let held = &model.holdings[id.index()];
         let at = held.number as usize;
-        // What several stages have is counted on the first of them.
+        // Weights that several stages have are counted on the first of them.
         let copy = copies.iter().any(|(own, stages)| *own == id && stages[0] != pp.index());
         // Values that several ranks hold in full are counted on the first of them.
         let same = if held.expert { &experts } else { &replicas };

@@ -146,7 +146,7 @@ pub(super) fn de_social_security(number: &[u8]) -> bool {
 
 pub(super) fn de_tax_id(number: &[u8]) -> bool {
     let digits = digits(number);
-    // Of the first ten digits one occurs twice or three times, and the others once or not at all.
+    // One of the first ten digits occurs twice or three times, and the others once or not at all.
     let counts = (0..10).map(|digit| digits[..10].iter().filter(|it| **it == digit).count());
     let repeated: Vec<usize> = counts.filter(|count| *count > 1).collect();
     matches!(repeated[..], [2 | 3]) && iso_7064(&digits[..10]) == digits[10]
