@@ -509,7 +509,7 @@ mod tests {
         let spec = Spec::llama(crate::LlamaSizes { layers: 9, heads: 2, tied: false, ..tiny });
         let mesh = |rank| {
             let grid = fathom_tensor::mesh::Grid { pp: 2, ..Default::default() };
-            Mesh::new(grid, Box::new(fathom_tensor::mesh::Imagined::new(rank, 2)))
+            Mesh::new(grid, Box::new(fathom_tensor::mesh::CountingLink::new(rank, 2)))
         };
         let chunks = |rank| Portion::of(&spec, &mesh(rank), 2).chunks;
         assert_eq!([chunks(0), chunks(1)], [vec![0..3, 5..7], vec![3..5, 7..9]]);

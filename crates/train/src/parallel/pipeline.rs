@@ -15,7 +15,7 @@ use fathom_grad::{
     Batch, Counters, DeferredGrads, Grads, Memory, Offload, Params, Places, Scope, Spread, Tables, Tape,
 };
 use fathom_model::{Model, RetrievalOutput, SourceStream, Streams};
-use fathom_tensor::mesh::{Axis, Flying, Group, Mesh};
+use fathom_tensor::mesh::{Axis, Group, Mesh, Transfers};
 use fathom_tensor::{Category, Clock, DType, Device, Tensor};
 
 use super::stages::{Act, Order};
@@ -86,7 +86,7 @@ struct Waiting<'a> {
     /// The gradient of the result, on the last stage.
     dy: Option<Tensor>,
     /// The result in flight to the next stage.
-    sending: Option<Flying>,
+    sending: Option<Transfers>,
     /// Gradients from the next stage.
     given: Vec<Shape>,
 }
@@ -109,7 +109,7 @@ impl<'a> Pipeline<'a> {
         let mut loaded: BTreeMap<usize, DeviceMicroBatch<'a>> = BTreeMap::new();
         let mut waiting: BTreeMap<(usize, usize), Waiting<'a>> = BTreeMap::new();
         let mut owed: BTreeMap<(usize, usize), Vec<DeferredGrads<'a>>> = BTreeMap::new();
-        let mut returning: Vec<Option<Flying>> = (0..chunks).map(|_| None).collect();
+        let mut returning: Vec<Option<Transfers>> = (0..chunks).map(|_| None).collect();
         // Sums over ranks wait until all segments that share a weight have contributed.
         let repeats = self.model.spec.segments_share_weights();
         let now = || self.watch.now(&self.device.mesh);
@@ -149,7 +149,7 @@ impl<'a> Pipeline<'a> {
                 });
             }
         }
-        returning.into_iter().flatten().for_each(Flying::wait);
+        returning.into_iter().flatten().for_each(Transfers::wait);
     }
 
     /// Rank of the stage before or after one of this rank's, by index along the axis.
@@ -280,7 +280,7 @@ impl<'a> Pipeline<'a> {
         pp: &Group,
         held: Waiting<'a>,
         chunk: usize,
-        returning: &mut Option<Flying>,
+        returning: &mut Option<Transfers>,
         grads: &mut Grads,
     ) -> Vec<DeferredGrads<'a>> {
         let device = self.device;
@@ -293,7 +293,7 @@ impl<'a> Pipeline<'a> {
             }
         };
         // The next stage received this long ago: it has sent back its gradient.
-        sending.into_iter().for_each(Flying::wait);
+        sending.into_iter().for_each(Transfers::wait);
         let mut owed = Vec::new();
         let mut back = |tape: Tape<'a>, dy, grads: &mut Grads| match self.order {
             Order::OneByOne => tape.backward(dy, grads),
@@ -330,7 +330,7 @@ impl<'a> Pipeline<'a> {
         });
         let first = self.model.portion.first && chunk == 0;
         if let Some(dx) = dx.filter(|_| !first) {
-            returning.take().into_iter().for_each(Flying::wait);
+            returning.take().into_iter().for_each(Transfers::wait);
             device.pool.enter("pipeline", -1);
             let before = self.neighbour(pp, false);
             let given: Vec<(usize, &Tensor)> =

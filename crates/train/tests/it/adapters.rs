@@ -11,7 +11,7 @@ use fathom_model::{
     Source, Spec, Targets, TrainableWeights, adapt, initialise, load, load_peft, merge, open, open_peft,
     read_f32, save_peft,
 };
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
 use fathom_text::pack;
 use fathom_train::parallel::{Ranks, Sharding};
@@ -148,7 +148,7 @@ fn ranks_give_what_one_gives() {
                     assert!(!apart, "{method:?} {grid}: {:?} {:?}", found.losses, one.losses);
                 }
                 let machine = Meta::new(Cpu::new(1, None).profile().clone());
-                let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+                let mesh = Mesh::new(grid, Box::new(CountingLink::new(rank, grid.ranks())));
                 let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
                 let planned = train(&device, &case, method, Places::linear()).peak;
                 assert_eq!(planned, found.peak, "{method:?} {grid}: rank {rank}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::Places;
 use fathom_model::{Init, LlamaSizes, LoadedModel, Model, Spec, StateProjections, initialise};
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Distance, InFlight, Machine, Meta};
 use fathom_train::parallel::{Ranks, Sharding};
 use fathom_train::{Best, Distill, Goal, HiddenLoss, InStep, MicroBatch, Objective, Trainer, plan};
@@ -102,7 +102,7 @@ fn a_student_learns_the_same_on_every_mesh() {
             for (rank, found) in ranks.iter().enumerate() {
                 check(&format!("{grid}, {objective:?}"), found, one, most);
                 let machine = Meta::new(Cpu::new(1, None).profile().clone());
-                let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+                let mesh = Mesh::new(grid, Box::new(CountingLink::new(rank, grid.ranks())));
                 let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
                 let planned = train(&device, &case, &objective, 131);
                 assert_eq!(planned.2, found.2, "{grid}: the plan of rank {rank}");
@@ -270,7 +270,7 @@ fn hidden_states_are_learned_the_same_on_every_mesh() {
             for (rank, found) in every_rank(case, &|device| train(device, &case)).iter().enumerate() {
                 check(&format!("{grid}, {distance:?}, {wider}"), found, one, most);
                 let machine = Meta::new(Cpu::new(1, None).profile().clone());
-                let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+                let mesh = Mesh::new(grid, Box::new(CountingLink::new(rank, grid.ranks())));
                 let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
                 assert_eq!(train(&device, &case).2, found.2, "{grid}: the plan of rank {rank}");
             }

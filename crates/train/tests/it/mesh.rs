@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, CpComm, Moments, OnDisk, Places};
 use fathom_model::{Caps, Init, LlamaSizes, Model, NarrowLayers, RoundTo, Spec, StageLayers, initialise};
-use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
+use fathom_tensor::mesh::{Axis, CountingLink, Grid, Mesh, Seat, ThreadsOptions, Wires, threads};
 use fathom_tensor::{DType, Device, Meta, OutOfMemory};
 use fathom_train::parallel::stages::Order;
 use fathom_train::parallel::{CpScan, Ranks, Sharding};
@@ -294,7 +294,7 @@ pub fn check(case: Case, exact: bool) {
     );
     // Each rank's plan equals its measurement: no step reserves more than the third.
     for (index, (rank, few)) in ranks.iter().zip(&chaos).enumerate() {
-        let link = Imagined::new(index, grid.ranks());
+        let link = CountingLink::new(index, grid.ranks());
         let profile = Cpu::new(1, None);
         let machine = Arc::new(Meta::new(fathom_tensor::Machine::profile(&profile).clone()));
         let device = Device::on_mesh(machine, 1 << 28, Mesh::new(grid, Box::new(link)));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom_grad::{EntropyLoss, Places};
 use fathom_model::{Caps, Spec};
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_train::parallel::Sharding;
 use fathom_train::{
@@ -266,7 +266,7 @@ fn sums_over_documents_are_the_same_on_every_mesh() {
                     let machine = Meta::new(fathom_cpu::Cpu::new(1, None).profile().clone());
                     let mesh = match grid.ranks() {
                         1 => Mesh::alone(),
-                        all => Mesh::new(grid, Box::new(Imagined::new(rank, all))),
+                        all => Mesh::new(grid, Box::new(CountingLink::new(rank, all))),
                     };
                     let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
                     let planned = train(&device, &case, objective.clone(), PLANNED);
