@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::Request;
 use fathom_base::{
     Administer, Conversation, Describe, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard, Numbers,
-    Reading, Result, Sink, Stop, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage, VectorSink,
+    Result, Sink, SpecialTokens, Stop, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage, VectorSink,
 };
 use fathom_serve::{Opening, ROUTES, ServerState, router};
 use http_body_util::BodyExt;
@@ -37,7 +37,7 @@ impl Describe for Says {
 }
 
 impl Tokenize for Says {
-    fn encode(&self, text: &str, _: Reading) -> Result<Vec<u32>> {
+    fn encode(&self, text: &str, _: SpecialTokens) -> Result<Vec<u32>> {
         Ok(text.bytes().map(u32::from).collect())
     }
 
@@ -97,7 +97,7 @@ impl Generate for Says {
 impl Evaluate for Says {
     fn read(&self, (first, second): &TextPair, _: Numbers, most: Option<usize>) -> Result<TextIds> {
         let mut ids =
-            self.encode(&format!("{first}{}", second.as_deref().unwrap_or_default()), Reading::Text)?;
+            self.encode(&format!("{first}{}", second.as_deref().unwrap_or_default()), SpecialTokens::Text)?;
         ids.truncate(most.unwrap_or(usize::MAX));
         Ok(ids.into())
     }

@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use fathom_base::{
     Administer, Conversation, Describe, Error, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard,
-    Numbers, Prompt, Reading, Result, Service, Sink, Stop, Structure, TextIds, TextPair, Ticket, Tokenize,
-    Usage, VectorSink, relay,
+    Numbers, Prompt, Result, Service, Sink, SpecialTokens, Stop, Structure, TextIds, TextPair, Ticket,
+    Tokenize, Usage, VectorSink, relay,
 };
 
 use crate::answers::{Answers, refused_text};
@@ -328,7 +328,7 @@ impl Describe for GuardedService {
 }
 
 impl Tokenize for GuardedService {
-    fn encode(&self, text: &str, reading: Reading) -> Result<Vec<u32>> {
+    fn encode(&self, text: &str, reading: SpecialTokens) -> Result<Vec<u32>> {
         self.inner.encode(text, reading)
     }
 

@@ -20,7 +20,7 @@ use fathom_text::Tokenizer;
 use fathom_text::lessons::Prompt;
 use fathom_train::parallel::Ranks;
 use fathom_train::policy::reward::{Reward, RewardInput, WeightedReward};
-use fathom_train::policy::{Rolling, Rollouts, planned};
+use fathom_train::policy::{RolloutInputs, Rollouts, planned};
 use fathom_train::recipe::{MachineKind, Recipe};
 use fathom_train::{Outcome, Source, Sources, StepShare, Trainer, Workload, stage};
 use serde_json::Value;
@@ -182,7 +182,7 @@ pub(crate) fn rolled(recipe: &Recipe, reward: Box<dyn Reward>) -> Box<dyn Source
         row: serde_json::Map::new(),
         conversation: None,
     };
-    let rolling = Rolling {
+    let rolling = RolloutInputs {
         prompts: (0..6).map(prompt).collect(),
         fingerprint: "prompts".into(),
         rollout: Box::new(writer()),

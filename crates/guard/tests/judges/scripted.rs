@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use fathom_base::{
     Administer, Conversation, Describe, Error, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard,
-    Numbers, Reading, Result, Sink, Stop, Structure, TextIds, TextPair, Ticket, TokenLogprob, Tokenize,
+    Numbers, Result, Sink, SpecialTokens, Stop, Structure, TextIds, TextPair, Ticket, TokenLogprob, Tokenize,
     Usage, VectorSink,
 };
 use fathom_guard::Needs;
@@ -209,12 +209,12 @@ impl Describe for Scripted {
 }
 
 impl Tokenize for Scripted {
-    fn encode(&self, text: &str, reading: Reading) -> Result<Vec<u32>> {
-        let mut ids = if reading == Reading::Prompt { vec![BOS] } else { Vec::new() };
+    fn encode(&self, text: &str, reading: SpecialTokens) -> Result<Vec<u32>> {
+        let mut ids = if reading == SpecialTokens::Prompt { vec![BOS] } else { Vec::new() };
         let mut rest = text;
         while let Some(first) = rest.chars().next() {
             let special = SPECIAL.iter().position(|spelling| rest.starts_with(spelling));
-            match special.filter(|_| reading != Reading::Text) {
+            match special.filter(|_| reading != SpecialTokens::Text) {
                 Some(at) => {
                     ids.push(BOS + at as u32);
                     rest = &rest[SPECIAL[at].len()..];
@@ -279,7 +279,7 @@ impl Evaluate for Scripted {
         if let Some(second) = second {
             all += &format!("{second}<sep>");
         }
-        Ok(self.encode(&all, Reading::Rendered)?.into())
+        Ok(self.encode(&all, SpecialTokens::Rendered)?.into())
     }
 
     fn numbers(&self, texts: Vec<TextIds>, asked: Numbers, sink: VectorSink) -> Result<Ticket> {

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::Response;
 use fathom_base::{
-    Event, GenerateRequest, Prompt, Reading, RequestOutput, Service, Stop, TokenLogprob, Usage,
+    Event, GenerateRequest, Prompt, RequestOutput, Service, SpecialTokens, Stop, TokenLogprob, Usage,
 };
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ struct How {
 pub fn prompts(
     service: &dyn Service,
     value: Value,
-    reading: Reading,
+    reading: SpecialTokens,
     limit: u64,
 ) -> Result<Vec<Prompt>, Fault> {
     let wrong = || {
@@ -63,7 +63,7 @@ pub fn prompts(
         Ok(Prompt::Ids(ids))
     };
     let encode = |text: &str| match reading {
-        Reading::Prompt => Ok(text.into()),
+        SpecialTokens::Prompt => Ok(text.into()),
         _ => Ok(Prompt::Ids(service.encode(text, reading).map_err(Fault::refused)?)),
     };
     if let Value::Array(all) = &value
@@ -92,7 +92,8 @@ fn ask(server: &Server, mut asked: AdmittedRequest) -> Result<Asking, Fault> {
     let prompt_logprobs = prompt_logprobs(&mut fields, &server.settings)?;
     let params = Params::take(server, &asked, &mut fields)?;
     let how = How { prompt_logprobs, ..how(server, &mut fields, params.max_tokens)? };
-    let reading = if fields.or("add_special_tokens", true)? { Reading::Prompt } else { Reading::Rendered };
+    let reading =
+        if fields.or("add_special_tokens", true)? { SpecialTokens::Prompt } else { SpecialTokens::Rendered };
     let value: Value = fields.need("prompt")?;
     let unknown = fields.rest()?;
     let prompts = prompts(&*params.model.service, value, reading, server.settings.max_texts)?;

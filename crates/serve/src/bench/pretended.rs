@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use fathom_base::{
     Administer, Conversation, Describe, Error, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard,
-    Numbers, Prompt, Reading, Result, Sink, Stop, TextIds, TextPair, Ticket, Tokenize, Usage, VectorSink,
+    Numbers, Prompt, Result, Sink, SpecialTokens, Stop, TextIds, TextPair, Ticket, Tokenize, Usage,
+    VectorSink,
 };
 
 /// Marks a text that contains its time of writing, in microseconds.
@@ -146,7 +147,7 @@ impl Describe for StandInModel {
 }
 
 impl Tokenize for StandInModel {
-    fn encode(&self, text: &str, _: Reading) -> Result<Vec<u32>> {
+    fn encode(&self, text: &str, _: SpecialTokens) -> Result<Vec<u32>> {
         Ok(text.split(' ').map(|word| word.len() as u32).collect())
     }
 
@@ -176,7 +177,7 @@ impl Generate for StandInModel {
 
 impl Evaluate for StandInModel {
     fn read(&self, (text, _): &TextPair, _: Numbers, _: Option<usize>) -> Result<TextIds> {
-        Ok(self.encode(text, Reading::Prompt)?.into())
+        Ok(self.encode(text, SpecialTokens::Prompt)?.into())
     }
 
     fn numbers(&self, _: Vec<TextIds>, _: Numbers, _: VectorSink) -> Result<Ticket> {

@@ -49,9 +49,9 @@ fn how(case: &Case, objective: &Distill, vocab: usize) -> InStep {
     InStep { goal, z_loss: 0.0, ..in_step(case) }
 }
 
-type Seen = (Vec<[f32; 2]>, Vec<f32>, u64);
+type DistillResults = (Vec<[f32; 2]>, Vec<f32>, u64);
 
-fn steps(device: &Device, trainer: &mut Trainer, micros: &[MicroBatch], how: &InStep) -> Seen {
+fn steps(device: &Device, trainer: &mut Trainer, micros: &[MicroBatch], how: &InStep) -> DistillResults {
     let (mut seen, mut metrics) = (Vec::new(), Vec::new());
     for _ in 0..4 {
         let result = trainer.step(micros, how).unwrap();
@@ -62,7 +62,7 @@ fn steps(device: &Device, trainer: &mut Trainer, micros: &[MicroBatch], how: &In
     (seen, metrics, device.pool.usage().peak_reserved)
 }
 
-fn train(device: &Device, case: &Case, objective: &Distill, vocab: usize) -> Seen {
+fn train(device: &Device, case: &Case, objective: &Distill, vocab: usize) -> DistillResults {
     let mut trainer = trainer(device, case);
     if objective.best.is_none() {
         trainer.teacher = Some(Rc::new(teacher(device, case, vocab)));
@@ -72,7 +72,7 @@ fn train(device: &Device, case: &Case, objective: &Distill, vocab: usize) -> See
 }
 
 #[track_caller]
-fn check(what: &str, found: &Seen, one: &Seen, most: f32) {
+fn check(what: &str, found: &DistillResults, one: &DistillResults, most: f32) {
     for (a, b) in found.0.iter().flatten().zip(one.0.iter().flatten()) {
         assert!((a - b).abs() <= most * b.abs().max(0.1), "{what}: {:?} {:?}", found.0, one.0);
     }

@@ -29,14 +29,14 @@ fn trainer(device: &Device, case: &Case) -> Trainer {
     Trainer::sharded(device, model, params, case.sharding, ADAMW)
 }
 
-struct Seen {
+struct FrozenResults {
     losses: Vec<[f32; 2]>,
     peak: u64,
     params: u64,
     optimizer: u64,
 }
 
-fn train(device: &Device, case: &Case) -> Seen {
+fn train(device: &Device, case: &Case) -> FrozenResults {
     let mut trainer = trainer(device, case);
     let how = InStep { goal: Goal { trained: trained(), ..Goal::default() }, ..in_step(case) };
     let usage = device.pool.usage();
@@ -47,7 +47,7 @@ fn train(device: &Device, case: &Case) -> Seen {
     };
     let losses = (0..6).map(step).collect();
     let [params, optimizer] = [Category::Params, Category::Optimizer].map(|what| usage.by_category[what]);
-    Seen { losses, peak: device.pool.usage().peak_reserved, params, optimizer }
+    FrozenResults { losses, peak: device.pool.usage().peak_reserved, params, optimizer }
 }
 
 #[test]

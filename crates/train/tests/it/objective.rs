@@ -228,12 +228,12 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// An objective, and its model with a tied or separate head.
-type Asked = (Arc<dyn Objective>, fn(bool) -> Spec);
+type ObjectiveCase = (Arc<dyn Objective>, fn(bool) -> Spec);
 
 #[test]
 fn sums_over_documents_are_the_same_on_every_mesh() {
     let grid = Grid::default();
-    let objectives: [Asked; 5] = [
+    let objectives: [ObjectiveCase; 5] = [
         (Arc::new(CrossEntropy), crate::mesh::spec),
         (Arc::new(Pairs), crate::mesh::spec),
         (Arc::new(Sure), crate::mesh::spec),

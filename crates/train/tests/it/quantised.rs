@@ -82,13 +82,13 @@ fn trainer(device: &Device, case: &Case, how: How<'_>) -> (Trainer, InStep) {
 }
 
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct StepResults {
     steps: Vec<[u32; 2]>,
     /// The trained weights.
     weights: Vec<(String, Vec<u8>)>,
 }
 
-fn train(device: &Device, case: &Case, how: How<'_>) -> (Seen, [u64; 2]) {
+fn train(device: &Device, case: &Case, how: How<'_>) -> (StepResults, [u64; 2]) {
     let (mut trainer, in_step) = trainer(device, case, how);
     let params = device.pool.usage().by_category[Category::Params];
     let batches = batches(device, case, 4);
@@ -100,7 +100,7 @@ fn train(device: &Device, case: &Case, how: How<'_>) -> (Seen, [u64; 2]) {
     trainer.params.settle(device);
     let trained = trainer.params.iter().filter(|(_, param)| param.trainable);
     let weights = trained.map(|(_, param)| (param.name.clone(), param.value.bytes(device))).collect();
-    (Seen { steps, weights }, [params, device.pool.usage().peak_reserved])
+    (StepResults { steps, weights }, [params, device.pool.usage().peak_reserved])
 }
 
 #[track_caller]
