@@ -10,7 +10,7 @@ use fathom_base::{
     Administer, Conversation, Describe, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard, Numbers,
     Result, Sink, SpecialTokens, Stop, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage, VectorSink,
 };
-use fathom_serve::{Opening, ROUTES, ServerState, router};
+use fathom_serve::{ROUTES, ServeOptions, ServerState, router};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -127,7 +127,7 @@ fn ask(says: Vec<String>, path: &str, body: &[u8]) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let Ok(runtime) = runtime else { panic!("no runtime") };
     runtime.block_on(async {
-        let server = Arc::new(ServerState::new(Opening::default()));
+        let server = Arc::new(ServerState::new(ServeOptions::default()));
         assert!(server.add("m", Arc::new(Says(says))).is_ok());
         let request =
             Request::post(path).header("host", "localhost").header("content-type", "application/json");

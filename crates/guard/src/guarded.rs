@@ -24,7 +24,7 @@ use crate::journal::{Journal, JournalParts};
 use crate::prompt::{JudgedPrompt, PromptJudge};
 use crate::rail::{Context, Cost};
 use crate::reasoning;
-use crate::stream::{Beginning, own};
+use crate::stream::{AnswerStart, own};
 use crate::verdict::{Direction, Reason, Verdict};
 
 /// Events of the model that wait for the rails, before pieces are joined.
@@ -210,7 +210,7 @@ impl Generate for GuardedService {
             self.guard.metrics().request(began.elapsed());
             return self.inner.submit_while(request, sink, wanted);
         }
-        let beginning = Beginning { prompt: String::new(), forced: forced(&request) };
+        let beginning = AnswerStart { prompt: String::new(), forced: forced(&request) };
         let (inner_sink, events) = relay(RELAYED);
         let ticket = self.inner.submit_while(request, inner_sink, wanted)?;
         let ticket = Arc::new(Mutex::new(Some(ticket)));

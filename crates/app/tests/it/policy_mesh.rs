@@ -29,7 +29,7 @@ use crate::policy::{PROMPTS, bits, events, job, off_policy, prepare_with, writte
 use crate::policy_values::with_values;
 
 /// Results of a rank: log-probabilities that differ from the trainer's, and tokens of greedy answers.
-type Seen = (Vec<String>, Vec<Vec<u32>>);
+type RankResults = (Vec<String>, Vec<Vec<u32>>);
 
 /// Settings of generation and packing: temperature, chunk size with number of sequences, whether there are two turns,
 /// tokens of a stream.
@@ -67,7 +67,7 @@ fn part(device: &Device, folder: &Path, dtype: DType) -> Option<Trainer> {
     Some(Trainer::new(device, model, params))
 }
 
-fn seen(device: &Device, folder: &Path, (dtype, how): (DType, How)) -> Option<Seen> {
+fn seen(device: &Device, folder: &Path, (dtype, how): (DType, How)) -> Option<RankResults> {
     let mut trainer = part(device, folder, dtype)?;
     let (temperature, batching, turns, tokens) = how;
     let greedy = written(&trainer, 0..PROMPTS, 0.0, batching, false).into_iter().map(|doc| doc.ids).collect();
@@ -79,7 +79,7 @@ fn seen(device: &Device, folder: &Path, (dtype, how): (DType, How)) -> Option<Se
 }
 
 /// Returns the results of each rank of a grid.
-fn on_ranks(grid: Grid, folder: &Path, what: (DType, How)) -> Option<Vec<Seen>> {
+fn on_ranks(grid: Grid, folder: &Path, what: (DType, How)) -> Option<Vec<RankResults>> {
     let options = ThreadsOptions { deadline: Duration::from_secs(60), ..ThreadsOptions::default() };
     std::thread::scope(|scope| {
         let rank = |seat: Seat| {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use fathom_base::Embed;
 use serde::{Deserialize, Serialize};
 
-use crate::dedup::numbering::Numbering;
+use crate::dedup::numbering::NumberRuns;
 use crate::durable;
 use crate::error::Error;
 
@@ -35,7 +35,7 @@ struct Account {
     /// True once every document has its vector.
     complete: bool,
     /// The documents, one row each.
-    numbering: Numbering,
+    numbering: NumberRuns,
 }
 
 impl Embeddings {

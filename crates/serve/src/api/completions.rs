@@ -14,7 +14,7 @@ use super::{
     AdmittedRequest, Answer, Server, apart, guardrails_chunk, ignored, json_answer, on_blocking_thread,
     usage, usage_chunk,
 };
-use crate::answering::{Answering, blocked, collect, ended_by, reason};
+use crate::answering::{ModelRequests, blocked, collect, ended_by, reason};
 use crate::fault::Fault;
 use crate::fields::Fields;
 use crate::now::now_s;
@@ -24,8 +24,8 @@ use crate::sse::{Frames, Protocol, stream};
 const USUAL: usize = 16;
 
 /// A requested completion.
-struct Asking {
-    answering: Answering,
+struct CompletionRequest {
+    answering: ModelRequests,
     params: Params,
     how: How,
     prompts: usize,
@@ -86,7 +86,7 @@ pub fn prompts(
     }
 }
 
-fn ask(server: &Server, mut asked: AdmittedRequest) -> Result<Asking, Fault> {
+fn ask(server: &Server, mut asked: AdmittedRequest) -> Result<CompletionRequest, Fault> {
     let mut fields = Fields::parse(&asked.body)?;
     let permit = asked.permit.take();
     let prompt_logprobs = prompt_logprobs(&mut fields, &server.settings)?;
@@ -110,8 +110,8 @@ fn ask(server: &Server, mut asked: AdmittedRequest) -> Result<Asking, Fault> {
     let count = prompts.len();
     let requests = prompts.into_iter().map(request).collect::<Result<Vec<_>, Fault>>()?;
     let model = params.model.clone();
-    let answering = Answering::ask(server.clone(), model, requests, (asked.id, permit))?;
-    Ok(Asking { answering, params, how, prompts: count, unknown })
+    let answering = ModelRequests::ask(server.clone(), model, requests, (asked.id, permit))?;
+    Ok(CompletionRequest { answering, params, how, prompts: count, unknown })
 }
 
 fn how(server: &Server, fields: &mut Fields, max_tokens: Option<usize>) -> Result<How, Fault> {
@@ -166,14 +166,14 @@ impl How {
     }
 }
 
-async fn whole(id: String, mut asking: Asking) -> Answer {
+async fn whole(id: String, mut asking: CompletionRequest) -> Answer {
     let all = collect(&mut asking.answering, asking.prompts).await?;
     apart(move || written(&id, &asking, &all)).await
 }
 
 /// A whole answer as JSON.
-fn written(id: &str, asking: &Asking, all: &[RequestOutput]) -> Answer {
-    let Asking { answering, params, how, .. } = asking;
+fn written(id: &str, asking: &CompletionRequest, all: &[RequestOutput]) -> Answer {
+    let CompletionRequest { answering, params, how, .. } = asking;
     let mut choices: Vec<Value> = Vec::new();
     for answered in all {
         let RequestOutput { prompt, logprobs, answers, .. } = answered;
@@ -224,8 +224,8 @@ fn written(id: &str, asking: &Asking, all: &[RequestOutput]) -> Answer {
     Ok(json_answer(&body))
 }
 
-fn streamed(server: &Server, id: String, asking: Asking) -> Response<Body> {
-    let Asking { answering, params, how, prompts, .. } = asking;
+fn streamed(server: &Server, id: String, asking: CompletionRequest) -> Response<Body> {
+    let CompletionRequest { answering, params, how, prompts, .. } = asking;
     let frame = json!({
         "id": id,
         "object": "text_completion",

@@ -51,7 +51,7 @@ impl Clock {
 }
 
 /// A request in progress.
-struct Writing {
+struct MockRequest {
     clock: Arc<Clock>,
     request: GenerateRequest,
     sink: Sink,
@@ -62,7 +62,7 @@ struct Writing {
 pub(super) struct StandInModel {
     clock: Arc<Clock>,
     /// `None` answers at once.
-    writes: Option<Sender<Writing>>,
+    writes: Option<Sender<MockRequest>>,
 }
 
 impl StandInModel {
@@ -79,7 +79,7 @@ impl StandInModel {
     }
 }
 
-impl Writing {
+impl MockRequest {
     fn prompt(&self) -> Vec<u32> {
         match &self.request.prompt {
             Prompt::Ids(ids) => ids.clone(),
@@ -107,8 +107,8 @@ impl Writing {
 }
 
 /// Writes the requested tokens until all senders are gone.
-fn write(asked: &Receiver<Writing>, pace: Duration) {
-    let mut all: Vec<Option<Writing>> = Vec::new();
+fn write(asked: &Receiver<MockRequest>, pace: Duration) {
+    let mut all: Vec<Option<MockRequest>> = Vec::new();
     let mut due: BinaryHeap<Reverse<(Instant, usize)>> = BinaryHeap::new();
     loop {
         let wait = due
@@ -126,7 +126,7 @@ fn write(asked: &Receiver<Writing>, pace: Duration) {
             due.peek().copied().filter(|Reverse((at, _))| *at <= Instant::now())
         {
             due.pop();
-            if all[index].as_mut().is_some_and(Writing::token) {
+            if all[index].as_mut().is_some_and(MockRequest::token) {
                 due.push(Reverse((at + pace, index)));
             } else {
                 all[index] = None;
@@ -166,7 +166,7 @@ impl Tokenize for StandInModel {
 
 impl Generate for StandInModel {
     fn submit_while(&self, request: GenerateRequest, sink: Sink, _: &dyn Fn() -> bool) -> Result<Ticket> {
-        let mut writing = Writing { clock: self.clock.clone(), request, sink, written: 0 };
+        let mut writing = MockRequest { clock: self.clock.clone(), request, sink, written: 0 };
         match &self.writes {
             None => while writing.token() {},
             Some(send) => send.send(writing).map_err(|_| Error::product("the pretended model has ended"))?,

@@ -14,7 +14,7 @@ use fathom_base::{
     Numbers, PartialSampling, Result, Sink, SpecialTokens, Stop, TextIds, TextPair, Ticket, TokenLogprob,
     Tokenize, Usage, VectorSink,
 };
-use fathom_serve::{Opening, ROUTES, Router, ServerState, router};
+use fathom_serve::{ROUTES, Router, ServeOptions, ServerState, router};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -294,10 +294,10 @@ pub struct Bed {
 
 impl Bed {
     pub fn new(mock: Mock) -> Bed {
-        Bed::with(mock, Opening::default())
+        Bed::with(mock, ServeOptions::default())
     }
 
-    pub fn with(mock: Mock, opening: Opening) -> Bed {
+    pub fn with(mock: Mock, opening: ServeOptions) -> Bed {
         let (mock, server) = (Arc::new(mock), Arc::new(ServerState::new(opening)));
         server.add("mock", mock.clone()).unwrap();
         let router = router(&server, ROUTES);

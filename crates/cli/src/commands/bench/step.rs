@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use fathom_app::crew::{self, Crew};
-use fathom_app::machine::Opened;
+use fathom_app::machine::RankGpu;
 use fathom_app::plan::flops;
 use fathom_app::{Job, RankPlace, resources};
 use fathom_base::rss::PeakAnonymous;
@@ -90,7 +90,7 @@ struct Gpu {
 
 impl Gpu {
     fn open(job: &Job) -> Result<Option<Gpu>> {
-        let Some(Opened { machine: cuda, budget }) = job.machine.gpu(RankPlace::ALONE)? else {
+        let Some(RankGpu { machine: cuda, budget }) = job.machine.gpu(RankPlace::ALONE)? else {
             return Ok(None);
         };
         let free = cuda.driver().memory()?.0;
