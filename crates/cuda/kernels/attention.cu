@@ -112,7 +112,7 @@ ENTRY(128) attention(Mat q, Mat k, Mat v, Mat out, Mat lse, Masking mask, Scorin
   if (lane == 0) store_at(lse, row, h, total);
 }
 
-// What was made of some keys joins out and lse of others: lse = log(e^old + e^part), out = the mean of both with the weights
+// Joins the result over some keys with out and lse of others: lse = log(e^old + e^part), out = the mean of both with the weights
 // e^(old - lse) and e^(part - lse) (Dao et al., 2022, section 3.1). With `fresh` there is nothing to join. The part's logarithm of
 // a row and head lies at row x row_step + head x head_step. A team of threads has a row of a head, eight columns each; `dim` is
 // their multiple.

@@ -1,4 +1,4 @@
-// What every kernel begins with: names of integers, storage types, matrices, sums in a fixed order. No header of CUDA is
+// The common beginning of all kernels: names of integers, storage types, matrices, sums in a fixed order. No header of CUDA is
 // read: what is needed of bf16, f16 and the 8-bit floats is here. The same text compiles for a processor, with emu.h.
 #pragma once
 typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32; typedef unsigned long long u64;
@@ -118,7 +118,7 @@ FN void store(Mat m, i64 row, i64 col, float x) {
   else if (m.type <= F16) ((u16*)m.ptr)[at] = (u16)narrow16(m.type, x);
   else ((u8*)m.ptr)[at] = (u8)narrow8(m.type, x);
 }
-// What x becomes when it is stored.
+// x as it reads after it was stored.
 FN float rounded(int type, float x) {
   if (type == F32) return x;
   return type <= F16 ? wide16(type, narrow_pair(type, x, 0.f) & 0xffffu) : wide8(type, narrow8(type, x));
@@ -269,7 +269,7 @@ FN float warp_max(float s) {
   for (int o = 16; o; o >>= 1) s = fmaxf(s, __shfl_xor_sync(~0u, s, o));
   return s;
 }
-// Of a team: 32 threads, or the whole block.
+// The sum over a team: 32 threads, or the whole block.
 FN float team_sum(float s, int team) {
   s = warp_sum(s);
   if (team == 32) return s;

@@ -26,7 +26,7 @@ FN float mixture(float beta, float q, float p) {
   return top + logf(at_top + (1.f - at_top) * exp_(-fabsf(p - q)));
 }
 
-// What a column adds to the divergence, and to the mean of its slopes under the student.
+// The terms of a column in the divergence, and in the mean of its slopes under the student.
 FN float column(float beta, float q, float p, float& of_q) {
   if (beta == 0.f) { of_q = 0.f; return exp_(p) * (p - q); }
   if (beta == 1.f) { of_q = exp_(q) * (q - p); return of_q; }

@@ -79,7 +79,7 @@ FN Range range_of(const i32* pos, i64 first, i64 rows, int lane) {
   return r;
 }
 
-// What of a tile of keys (or queries) the slice lets attend, given the range of the other side's positions: bit 0 perhaps some,
+// The part of a tile of keys (or queries) that the slice lets attend, given the range of the other side's positions: bit 0 perhaps some,
 // bit 1 all. `sign` 1: the tile's are keys, -1: queries. Every warp finds the same.
 FN int cover(const i32* pos, i64 first, int count, i64 start, i64 end, Range other, i64 lo, i64 hi, int sign, int lane) {
   bool some = false, all = true;

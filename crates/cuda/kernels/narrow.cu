@@ -27,7 +27,7 @@ FN float element(float x, float by, Small s) {
 }
 FN bool is_finite(float x) { return (as_bits(x) & 0x7f800000u) != 0x7f800000u; }
 
-// What elements become when they are narrow: blocks of `high` rows by `wide` columns inside of patches of 128 x 128, a block of
+// Narrow elements: blocks of `high` rows by `wide` columns inside of patches of 128 x 128, a block of
 // threads each, `across` of them in a row; with `largest` given, one scale made from that for all.
 ENTRY(256) narrow(Mat x, Mat out, const float* largest, i64 rows, i64 cols, i32 across, i32 high, i32 wide, Small s) {
   __shared__ u32 tops[512];
@@ -67,7 +67,7 @@ ENTRY(256) narrow(Mat x, Mat out, const float* largest, i64 rows, i64 cols, i32 
 // The 8 bits of the nearest elements to a and b over their scales; what is not finite becomes no number, so that it is seen.
 #if !defined(EMU) && __CUDA_ARCH__ >= 890
 FN u32 code2(float a, float b, float by_a, float by_b, Small s) {
-  // What is not finite is no number when it is multiplied by zero.
+  // Infinity times zero is NaN, so that what is not finite becomes NaN.
   a = fmaf(a, 0.f, a * by_a);
   b = fmaf(b, 0.f, b * by_b);
   u16 codes;
@@ -148,7 +148,7 @@ ENTRY(256) encode(Mat x, u8* codes, i64 pitch, float* scales, i64 scales_pitch, 
       patch_cell(v, held, x, row0, col, rows, cols, j);
       #pragma unroll
       for (int i = 0; i < 8; i++) {
-        // What is not finite is no number then, and no maximum takes that.
+        // Infinity times zero is NaN, which fmaxf leaves out.
         const float size = fabsf(fmaf(v[i], 0.f, v[i]));
         if (wide == 0) top[i] = fmaxf(top[i], size);
         else top[0] = fmaxf(top[0], size);

@@ -94,7 +94,7 @@ inline void begin(unsigned index) {
   std::abort();
 }
 
-// What each lane of the warp gives, SHARE words a lane.
+// The words that all lanes of the warp give, SHARE a lane.
 inline const uint32_t* share(const uint32_t* mine, int words) {
   Warp& w = warp();
   uint32_t* slots = w.slots[w.barrier.generation & 1];

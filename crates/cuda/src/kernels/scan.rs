@@ -337,13 +337,13 @@ pub fn ssd_backward(op: &SsdBackward<'_>, ws: &Tensor, scratch: Scratch) -> Vec<
     Scan::ssd(of).backward(&of_op, ws, scratch)
 }
 
-/// What runs make of the states before them.
+/// The maps of runs: the state that each makes of zero, and its decay.
 #[track_caller]
 pub fn ssd_ends(op: &SsdEnds<'_>) -> Vec<Launch> {
     Scan::ssd(&op.of).pass(None, op.ends, Some(op.decays))
 }
 
-/// What runs add to the gradients of the states before them.
+/// The gradients of the states before runs, from the runs' own results.
 #[track_caller]
 pub fn ssd_begins(op: &SsdBegins<'_>) -> Vec<Launch> {
     Scan::ssd(&op.of).pass(Some(op.dy), op.begins, None)

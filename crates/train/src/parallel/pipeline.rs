@@ -91,6 +91,13 @@ struct PendingForward<'a> {
     given: Vec<Shape>,
 }
 
+impl<'a> PendingForward<'a> {
+    /// A pass over one stream whose result goes nowhere yet.
+    fn new(tape: Tape<'a>) -> PendingForward<'a> {
+        PendingForward { tape, source: None, meeting: None, dy: None, sending: None, given: Vec::new() }
+    }
+}
+
 /// Rows, columns and type of a message.
 type Shape = (usize, usize, DType);
 
@@ -224,14 +231,7 @@ impl<'a> Pipeline<'a> {
             let dy = micro.minimise(model, &self.minimised, above.scope(), (&y, None), grads);
             drop(y);
             let (dy, meeting) = (Some(dy), Some(meeting));
-            return PendingForward {
-                tape: above,
-                source: None,
-                meeting,
-                dy,
-                sending: None,
-                given: Vec::new(),
-            };
+            return PendingForward { meeting, dy, ..PendingForward::new(above) };
         }
         let mut asked =
             if last { micro.ask(device, &self.minimised, (self.places, self.counters)) } else { None };
@@ -268,18 +268,12 @@ impl<'a> Pipeline<'a> {
             let of_source = source.as_ref().map(|(_, source)| (next, source.rows()));
             let given: Vec<(usize, &Tensor)> = std::iter::once((next, &y)).chain(of_source).collect();
             let sending = Some(pp.exchange(device, "forward", &given, &[]));
-            return PendingForward {
-                tape,
-                source,
-                meeting: None,
-                dy: None,
-                sending,
-                given: shapes(layers.end, true),
-            };
+            let given = shapes(layers.end, true);
+            return PendingForward { source, sending, given, ..PendingForward::new(tape) };
         }
         let dy = micro.minimise(model, &self.minimised, tape.scope(), (&y, asked.as_ref()), grads);
         drop((y, asked));
-        PendingForward { tape, source, meeting: None, dy: Some(dy), sending: None, given: Vec::new() }
+        PendingForward { source, dy: Some(dy), ..PendingForward::new(tape) }
     }
 
     fn backward(

@@ -145,7 +145,7 @@ choice! {
 choice! {
     /// Exchange between context parallel ranks in layers that read rows in order: state-space layers, convolutions.
     pub enum CpScanCommType {
-        /// What takes fewer bytes.
+        /// The way that sends fewer bytes.
         Auto = "auto",
         /// Heads instead of tokens, and back.
         A2a = "a2a",
