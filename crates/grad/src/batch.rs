@@ -6,8 +6,7 @@ use std::rc::Rc;
 use fathom_tensor::{Category, DType, Device, DocumentRuns, Mask, RopeTable, Tensor};
 
 use crate::context::Context;
-
-use crate::ops::lora::RowTerms;
+use crate::row_terms::RowTerms;
 
 /// First id of virtual tokens, which are rows of an adapter before a document.
 pub const VIRTUAL: usize = 1 << 30;

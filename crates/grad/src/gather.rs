@@ -10,11 +10,14 @@ use fathom_tensor::mesh::Transfers;
 use fathom_tensor::{Category, Device, Tensor};
 
 use crate::param_id::ParamId;
-use crate::params::Params;
 use crate::shares::Shares;
+use crate::value::Value;
 
 /// Number of buckets in flight.
 const AHEAD: usize = 2;
+
+/// The weights whose updates are sent.
+type Weights<'a> = &'a dyn Fn(ParamId) -> Option<&'a Value>;
 
 /// Buckets in flight, and those after them.
 pub(crate) struct BucketQueue {
@@ -26,29 +29,28 @@ pub(crate) struct BucketQueue {
 }
 
 impl BucketQueue {
-    pub fn begin(device: &Device, params: &Params, shares: &Rc<Shares>) -> BucketQueue {
+    pub fn begin(device: &Device, weights: Weights<'_>, shares: &Rc<Shares>) -> BucketQueue {
         let mut gathering = BucketQueue { shares: shares.clone(), first: 0, flying: VecDeque::new() };
-        gathering.advance(device, params);
+        gathering.advance(device, weights);
         gathering
     }
 
     /// Starts transfers up to the limit.
-    fn advance(&mut self, device: &Device, params: &Params) {
+    fn advance(&mut self, device: &Device, weights: Weights<'_>) {
         while self.flying.len() < AHEAD && self.first + self.flying.len() < self.shares.buckets.len() {
             let bucket = self.first + self.flying.len();
-            self.flying.push_back(self.send(device, params, bucket));
+            self.flying.push_back(self.send(device, weights, bucket));
         }
     }
 
     /// A copy is sent, since a weight is written while its own part is read.
-    fn send(&self, device: &Device, params: &Params, bucket: usize) -> Vec<(Transfers, Vec<Tensor>)> {
+    fn send(&self, device: &Device, weights: Weights<'_>, bucket: usize) -> Vec<(Transfers, Vec<Tensor>)> {
         device.pool.enter("gather parameters", -1);
         let groups = self.shares.by_group(&self.shares.buckets[bucket]).into_iter();
         let some = groups.filter(|(group, ids)| group.size() > 1 && !ids.is_empty());
         some.map(|(group, ids)| {
             let (mut mine, mut parts) = (Vec::new(), Vec::new());
-            for id in ids.into_iter().filter(|id| params.get(*id).trainable) {
-                let value = &params.get(id).value;
+            for (id, value) in ids.into_iter().filter_map(|id| Some((id, weights(id)?))) {
                 let (weight, own) = (value.flat(0..value.len()), self.shares.own(id));
                 let copy = device.empty(1, own.len(), value.dtype(), Category::Comm);
                 if !own.is_empty() {
@@ -64,26 +66,26 @@ impl BucketQueue {
     }
 
     /// Waits for the first bucket in flight.
-    fn next(&mut self, device: &Device, params: &Params) {
+    fn next(&mut self, device: &Device, weights: Weights<'_>) {
         if let Some(bucket) = self.flying.pop_front() {
             bucket.into_iter().for_each(|(flying, _)| flying.wait());
             self.first += 1;
-            self.advance(device, params);
+            self.advance(device, weights);
         }
     }
 
     /// Waits for some weights, and earlier ones.
-    pub fn arrive(&mut self, device: &Device, params: &Params, ids: &[ParamId]) {
+    pub fn arrive(&mut self, device: &Device, weights: Weights<'_>, ids: &[ParamId]) {
         let holds = |bucket: &Vec<ParamId>| bucket.iter().any(|id| ids.contains(id));
         while self.shares.buckets.get(self.first..).is_some_and(|coming| coming.iter().any(holds)) {
-            self.next(device, params);
+            self.next(device, weights);
         }
     }
 
     /// Waits for all.
-    pub fn settle(&mut self, device: &Device, params: &Params) {
+    pub fn settle(&mut self, device: &Device, weights: Weights<'_>) {
         while !self.flying.is_empty() {
-            self.next(device, params);
+            self.next(device, weights);
         }
     }
 }

@@ -9,12 +9,14 @@
 mod batch;
 mod context;
 mod counters;
+mod derived;
 mod disk;
 mod gather;
 mod grads;
 mod graph;
 mod head;
 mod held;
+mod low_rank;
 mod memo;
 mod narrow;
 mod op;
@@ -26,6 +28,7 @@ mod params;
 mod parted;
 mod places;
 mod rounding;
+mod row_terms;
 mod run;
 mod scope;
 mod shares;
@@ -53,6 +56,7 @@ pub use head::{
     ProjectedState, Projections, ResidentProjections, Scores, Teacher, Tile, TileLoss,
 };
 pub use held::Offload;
+pub use low_rank::{Drops, LinearCut, LoraUse, ProjectionWeights, Runs};
 pub use memo::{Alike, Which};
 pub use narrow::{GemmFormat, NarrowLinear, NarrowWeights, Pass};
 pub use op::{Backward, Desc, Dx, Exec, Flops, LayerMemory, Op, OptGrads, Out, SavedValues, Saves, Want};
@@ -65,9 +69,7 @@ pub use ops::expert_mlp::ExpertMlp;
 pub use ops::experts::{ExpertTerm, ExpertWeights, ExpertsUse};
 pub use ops::gated_norm::GatedNormUse;
 pub use ops::latent::LatentUse;
-pub use ops::lora::{
-    Drops, LinearCut, LoraUse, ProjectionWeights, RowCut, RowTerm, RowTerms, Runs, Terms, length_factors,
-};
+pub use ops::lora::{RowCut, length_factors};
 pub use ops::relative::{Distances, RelativeUse};
 pub use ops::rope::RopeUse;
 pub use ops::ssd::SsdUse;
@@ -79,6 +81,7 @@ pub use params::deal_buckets;
 pub use params::{Param, Params, Weights};
 pub use places::{Modules, Place, Places, Rule};
 pub use rounding::Rounding;
+pub use row_terms::{RowTerm, RowTerms, Terms};
 pub use scope::Scope;
 pub use shares::{ParamShares, SLOT, Sharding, Shares, deal};
 pub use tape::{Body, Eval, Jitter, Memory, Pull, Segments, Tape};

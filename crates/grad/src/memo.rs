@@ -13,6 +13,7 @@ use crate::counters::Counters;
 use crate::grads::{GradState, Grads};
 use crate::graph::{Graph, Spread};
 use crate::param_id::ParamId;
+use crate::params::Params;
 use crate::places::Places;
 use crate::schedule::Schedule;
 
@@ -76,25 +77,12 @@ pub(crate) struct Memo {
     segments: RefCell<HashMap<Key, Rc<Segment>>>,
     places: RefCell<Vec<Places>>,
     batches: RefCell<Vec<Vec<u64>>>,
-    /// Disables the cache.
-    off: bool,
 }
 
 impl Memo {
-    /// Clears the cache, when later recordings differ.
-    pub fn clear(&mut self) {
-        *self = Memo { off: self.off, ..Memo::default() };
-    }
-
-    /// Disables the cache from here on.
-    pub fn end(&mut self) {
-        self.off = true;
-        self.clear();
-    }
-
-    /// True if the cache is enabled.
-    pub fn is_on(&self) -> bool {
-        !self.off
+    /// That of a set of weights.
+    pub fn of(params: &Params) -> &Memo {
+        params.segments().get()
     }
 
     /// Index of a table of places.

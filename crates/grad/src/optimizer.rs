@@ -151,7 +151,7 @@ pub struct StepReport {
 impl AdamW {
     /// Zero moments for every trainable weight; masters copied from narrow weights.
     pub fn new(device: &Device, params: &Params) -> AdamW {
-        AdamW::shared(device, params, Rc::new(Shares::alone(device, params)), Moments::default())
+        AdamW::shared(device, params, Rc::new(Shares::alone(device, params.lens())), Moments::default())
     }
 
     /// [`AdamW::new`] for a rank with its shard of the state, and with these moments.

@@ -10,17 +10,32 @@ use fathom_tensor::grouped::TOGETHER;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Pack, Packing, Tensor, Unpack};
 
 use crate::disk::CHUNK;
-use crate::value::Value;
+
+/// Bytes in memory, on disk or on several ranks.
+pub(crate) trait Bytes {
+    /// The layer that they belong to in messages, -1 for none.
+    fn layer(&self) -> i32;
+    /// They, if they are always in memory.
+    fn resident(&self) -> Option<&Tensor>;
+    /// Starts to fetch them.
+    fn fetch(&self, device: &Device);
+    /// Waits until they are in memory.
+    fn wait(&self) -> Tensor;
+    /// Frees the memory into which they were fetched.
+    fn release(&self);
+    /// Sets them: `work(bytes, target)` for ascending ranges.
+    fn fill(&self, work: &mut dyn FnMut(Range<usize>, &Tensor));
+}
 
 /// The bytes, and the elements while a segment needs them.
-pub(crate) struct PackedValue {
+pub(crate) struct PackedValue<B> {
     device: Device,
     format: BlockFormat,
     /// Shape of the elements.
     shape: [usize; 2],
     dtype: DType,
     /// Bytes of [`BlockFormat::packed_shape`].
-    bytes: Value,
+    bytes: B,
     visit: RefCell<Visit>,
 }
 
@@ -103,14 +118,14 @@ pub(crate) fn copy_rows(device: &Device, weight: &Tensor, rows: Range<usize>, to
 /// Changes the scales of a weight, block by block.
 pub type Rescale<'a> = &'a mut dyn FnMut(&mut [f32]);
 
-impl PackedValue {
+impl<B: Bytes> PackedValue<B> {
     pub fn new(
         device: &Device,
         format: BlockFormat,
         shape: [usize; 2],
         dtype: DType,
-        bytes: Value,
-    ) -> PackedValue {
+        bytes: B,
+    ) -> PackedValue<B> {
         PackedValue { device: device.clone(), format, shape, dtype, bytes, visit: RefCell::default() }
     }
 
@@ -133,7 +148,7 @@ impl PackedValue {
         &self.device
     }
 
-    pub fn bytes(&self) -> &Value {
+    pub fn bytes(&self) -> &B {
         &self.bytes
     }
 
@@ -157,13 +172,14 @@ impl PackedValue {
         if visit.plain.is_some() {
             return;
         }
-        self.bytes.wait();
+        let packed = self.bytes.wait();
         let [rows, cols] = self.shape;
         self.device.pool.enter("unpack weights", self.bytes.layer());
         let plain = self.device.empty(rows, cols, self.dtype, Category::Params);
         let [lines, width] = self.format.lines(self.shape);
         let out = plain.reshape(lines, width);
-        self.device.machine.unpack(&Unpack { format: self.format, packed: &self.bytes.tensor(), out: &out });
+        self.device.machine.unpack(&Unpack { format: self.format, packed: &packed, out: &out });
+        drop(packed);
         self.bytes.release();
         visit.plain = Some(plain);
     }
@@ -177,7 +193,7 @@ impl PackedValue {
         }
     }
 
-    /// [`Value::fill`] with f32 elements; `rescale` then changes the scales in the order of the blocks.
+    /// [`Bytes::fill`] with f32 elements; `rescale` then changes the scales in the order of the blocks.
     pub fn fill(&self, work: &mut dyn FnMut(Range<usize>, &Tensor), rescale: Option<Rescale<'_>>) {
         let (device, format) = (&self.device, self.format);
         let [lines, width] = format.lines(self.shape);
@@ -204,7 +220,7 @@ impl PackedValue {
         }
         if own.is_none() {
             let packed = packed.reshape(1, lines * row_bytes);
-            self.bytes.fill(|range, chunk| device.machine.copy(&packed.view_cols(range), chunk));
+            self.bytes.fill(&mut |range, chunk| device.machine.copy(&packed.view_cols(range), chunk));
         }
     }
 }

@@ -8,9 +8,9 @@ use std::rc::Rc;
 use fathom_tensor::mesh::Group;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Packing, Tensor};
 
+use crate::derived::Derived;
 use crate::disk::{Role, StateDisk};
 use crate::gather::BucketQueue;
-use crate::memo::Memo;
 use crate::narrow::{NarrowLinear, NarrowWeights};
 use crate::param_id::ParamId;
 use crate::rounding::Rounding;
@@ -51,7 +51,7 @@ pub struct Params {
     /// Weights that are their rounded masters.
     rounding: Option<Rounding>,
     /// The segments recorded over them.
-    memo: Memo,
+    segments: Derived,
     /// Factors of the learning rates of some weights.
     rates: BTreeMap<ParamId, f32>,
 }
@@ -215,7 +215,7 @@ impl Params {
     pub fn fetch(&self, device: &Device, ids: impl IntoIterator<Item = ParamId>) -> Weights<'_> {
         let all: Vec<ParamId> = ids.into_iter().collect();
         if let Some(gathering) = self.gathering.borrow_mut().as_mut() {
-            gathering.arrive(device, self, &all);
+            gathering.arrive(device, &|id| self.updated(id), &all);
         }
         let ids: Vec<ParamId> = all.into_iter().filter(|id| self.get(*id).value.comes()).collect();
         ids.iter().for_each(|id| self.get(*id).value.fetch(device));
@@ -225,7 +225,7 @@ impl Params {
     /// Starts to send updated elements to the ranks with the same weights but without their state; they arrive when a
     /// segment fetches its weights.
     pub(crate) fn begin_gather(&self, device: &Device, shares: &Rc<Shares>) {
-        *self.gathering.borrow_mut() = Some(BucketQueue::begin(device, self, shares));
+        *self.gathering.borrow_mut() = Some(BucketQueue::begin(device, &|id| self.updated(id), shares));
     }
 
     /// Cancels the transfers of a failed update; the weights are undefined until they are loaded.
@@ -236,13 +236,13 @@ impl Params {
     /// Waits for all updated weights of other ranks, before anything other than a segment reads weights. Collective.
     pub fn settle(&self, device: &Device) {
         if let Some(mut gathering) = self.gathering.borrow_mut().take() {
-            gathering.settle(device, self);
+            gathering.settle(device, &|id| self.updated(id));
         }
     }
 
     /// Sets the weights with low-precision GEMMs.
     pub fn set_narrowing(&mut self, narrowing: Option<NarrowWeights>) {
-        self.memo.clear();
+        self.segments.clear();
         self.narrowing = narrowing;
     }
 
@@ -268,7 +268,7 @@ impl Params {
 
     /// Excludes a weight from training, before gradients and optimizer state are allocated.
     pub fn freeze(&mut self, id: ParamId) {
-        self.memo.clear();
+        self.segments.clear();
         self.list[id.index()].trainable = false;
     }
 
@@ -284,25 +284,31 @@ impl Params {
 
     /// Adds a weight.
     pub fn push(&mut self, param: Param) -> ParamId {
-        self.memo.clear();
+        self.segments.clear();
         self.list.push(param);
         ParamId(self.list.len() as u32 - 1)
     }
 
     /// Drops the segments recorded over them, for a model that now names other operations.
     pub fn forget_segments(&mut self) {
-        self.memo.clear();
+        self.segments.clear();
     }
 
     /// Disables the cache: every segment is recorded and scheduled each time it runs, and all of its steps run. For
     /// tests to compare with.
     pub fn remember_nothing(&mut self) {
-        self.memo.end();
+        self.segments.end();
     }
 
     /// The segments recorded over them.
-    pub(crate) fn memo(&self) -> &Memo {
-        &self.memo
+    pub(crate) fn segments(&self) -> &Derived {
+        &self.segments
+    }
+
+    /// A weight, if it is trained: updates of no others are sent.
+    fn updated(&self, id: ParamId) -> Option<&Value> {
+        let param = self.get(id);
+        param.trainable.then_some(&param.value)
     }
 
     /// All weights with their ids.
@@ -358,9 +364,14 @@ impl Params {
         self.list.is_empty()
     }
 
+    /// Numbers of elements, by [`ParamId`].
+    pub(crate) fn lens(&self) -> impl Iterator<Item = usize> {
+        self.list.iter().map(|param| param.value.len())
+    }
+
     /// Number of elements of all weights.
     pub fn num_elements(&self) -> u64 {
-        self.list.iter().map(|param| param.value.len() as u64).sum()
+        self.lens().map(|len| len as u64).sum()
     }
 }
 

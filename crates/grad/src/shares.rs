@@ -10,7 +10,6 @@ use fathom_tensor::Device;
 use fathom_tensor::mesh::{Group, share};
 
 use crate::param_id::ParamId;
-use crate::params::Params;
 
 /// Elements whose squares are added into one slot; weights are divided among ranks at multiples of it.
 pub const SLOT: usize = 1 << 18;
@@ -73,8 +72,8 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// A single rank with everything.
-    pub fn alone(device: &Device, params: &Params) -> Shares {
+    /// A single rank with everything; `lens` are the elements of all weights, by [`ParamId`].
+    pub fn alone(device: &Device, lens: impl Iterator<Item = usize>) -> Shares {
         let mut num_slots = 0;
         let share = |len: usize| {
             let slot = Some(num_slots);
@@ -82,7 +81,7 @@ impl Shares {
             let ranges = std::iter::once(0..len).collect();
             ParamShares { ranges, slot, partial: false, copies: None, expert: false }
         };
-        let params = params.iter().map(|(_, param)| param.value.len()).map(share).collect();
+        let params = lens.map(share).collect();
         let alone = device.mesh.group(&[]);
         Shares {
             params,

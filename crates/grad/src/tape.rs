@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::grads::Grads;
 use crate::graph::{Ctx, Graph, Val};
 use crate::held::{Far, HeldValue, HeldValues, Offload, OffloadArgs};
-use crate::memo::{Key, Pass, PassKey, PlacedSegment, Segment, Which};
+use crate::memo::{Key, Memo, Pass, PassKey, PlacedSegment, Segment, Which};
 use crate::op::{Desc, LayerMemory};
 use crate::owed::{Debt, DeferredGrads};
 use crate::param_id::ParamId;
@@ -137,7 +137,7 @@ fn placed<'a>(
     schedule: &dyn Fn(&Graph) -> Schedule,
     body: Body<'_, 'a>,
 ) -> PlacedSegment {
-    let alike = which.alike.clone().filter(|_| scope.params.memo().is_on());
+    let alike = which.alike.clone().filter(|_| scope.params.segments().is_on());
     let which = &Which { alike, ..*which };
     let record = || {
         let graph = Ctx::record(scope.params, scope.spread(), x.map(Desc::of), &Memory::descs(memory), body);
@@ -153,7 +153,7 @@ fn placed<'a>(
             };
             let memory = memory.iter().map(of).collect();
             let key = Key { kind: alike.kind.clone(), input, memory, spread: scope.spread(), pass: pass() };
-            scope.params.memo().segment(key, record)
+            Memo::of(scope.params).segment(key, record)
         }
     };
     PlacedSegment::new(segment, which)
@@ -199,7 +199,7 @@ fn found(scope: &Scope<'_>, at: &PlacedSegment, batch: usize, grads: Option<&Gra
 
 /// Index of a batch in the cache, for a machine without data.
 fn batch_number(scope: &Scope<'_>) -> usize {
-    if scope.device.machine.has_data() { 0 } else { scope.params.memo().batch(&scope.batch) }
+    if scope.device.machine.has_data() { 0 } else { Memo::of(scope.params).batch(&scope.batch) }
 }
 
 /// Marks the beginning and end of a block's operations for the machine.
@@ -275,7 +275,7 @@ impl<'a> Segments<'a> for Eval<'a> {
 impl<'a> Tape<'a> {
     /// A tape for one micro-batch.
     pub fn new(scope: Scope<'a>, places: &'a Places) -> Tape<'a> {
-        let numbers = [scope.params.memo().places(places), batch_number(&scope)];
+        let numbers = [Memo::of(scope.params).places(places), batch_number(&scope)];
         let (done, input_grad, split) = (Vec::new(), false, false);
         let (offload, ahead, jitter, pull, pulls) = (None, None, None, None, Vec::new());
         Tape { scope, places, numbers, offload, done, ahead, input_grad, split, jitter, pull, pulls }

@@ -11,7 +11,7 @@ use fathom_tensor::spill::FileValue;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Packing, Reader, Share, Tensor};
 
 use crate::disk::{ChunkHome, DiskValue, Role, StateDisk, SweptChunk, chunks};
-use crate::packed::{PackedValue, PackedWeight, Rescale};
+use crate::packed::{Bytes, PackedValue, PackedWeight, Rescale};
 use crate::parted::ShardedValue;
 use crate::visit::{Fetch, Visit};
 
@@ -28,7 +28,7 @@ enum Home {
     Here(Tensor),
     Offloaded(Rc<DiskValue>),
     Parted(Rc<ShardedValue>),
-    Packed(Rc<PackedValue>),
+    Packed(Rc<PackedValue<Value>>),
     Blocked(Rc<PackedWeight>),
 }
 
@@ -385,5 +385,32 @@ impl Value {
             Home::Blocked(blocked) => device.machine.share(blocked.bytes()),
             Home::Offloaded(offloaded) => offloaded.disk.spill().share(&offloaded.chunks, self.shape),
         }
+    }
+}
+
+impl Bytes for Value {
+    fn layer(&self) -> i32 {
+        self.layer()
+    }
+
+    fn resident(&self) -> Option<&Tensor> {
+        self.resident()
+    }
+
+    fn fetch(&self, device: &Device) {
+        self.fetch(device);
+    }
+
+    fn wait(&self) -> Tensor {
+        self.wait();
+        self.tensor()
+    }
+
+    fn release(&self) {
+        self.release();
+    }
+
+    fn fill(&self, work: &mut dyn FnMut(Range<usize>, &Tensor)) {
+        self.fill(work);
     }
 }

@@ -233,7 +233,7 @@ fn without_a_second_moment_it_is_sgd() {
     let [lr, momentum, decay] = [settings.lr, settings.beta1, settings.weight_decay].map(f64::from);
     for isa in levels() {
         let mut setup = Setup::new(Arc::new(Cpu::new(2, Some(isa))), DType::F32);
-        let shares = Rc::new(Shares::alone(&setup.device, &setup.params));
+        let shares = Rc::new(Shares::alone(&setup.device, setup.params.lens()));
         let moments = Moments { second: false, ..Moments::default() };
         let mut optimizer = AdamW::shared(&setup.device, &setup.params, shares, moments);
         let mut expected: Vec<(Matrix, Matrix)> = (0..2)
@@ -272,7 +272,7 @@ fn weights_without_masters_move_on_average() {
     for isa in levels() {
         let run = |masters| {
             let mut setup = Setup::new(Arc::new(Cpu::new(2, Some(isa))), DType::Bf16);
-            let shares = Rc::new(Shares::alone(&setup.device, &setup.params));
+            let shares = Rc::new(Shares::alone(&setup.device, setup.params.lens()));
             let moments = Moments { masters, ..Moments::default() };
             let mut optimizer = AdamW::shared(&setup.device, &setup.params, shares, moments);
             let weights = |setup: &Setup| download(&setup.device, &setup.params.tensor(ParamId(0))).data;
@@ -303,7 +303,7 @@ fn narrow_moments_follow_wide_ones() {
     for isa in levels() {
         let run = |dtype| {
             let mut setup = Setup::new(Arc::new(Cpu::new(2, Some(isa))), DType::Bf16);
-            let shares = Rc::new(Shares::alone(&setup.device, &setup.params));
+            let shares = Rc::new(Shares::alone(&setup.device, setup.params.lens()));
             let moments = Moments { dtype, ..Moments::default() };
             let mut optimizer = AdamW::shared(&setup.device, &setup.params, shares, moments);
             for step in 1..=5 {
@@ -335,7 +335,7 @@ fn codes_of_moments_fade() {
     let settings = AdamWSettings { lr: 0.01, ..AdamWSettings::default() };
     let run = |dtype| {
         let mut setup = Setup::new(Arc::new(Cpu::new(1, None)), DType::F32);
-        let shares = Rc::new(Shares::alone(&setup.device, &setup.params));
+        let shares = Rc::new(Shares::alone(&setup.device, setup.params.lens()));
         let moments = Moments { dtype, ..Moments::default() };
         let mut optimizer = AdamW::shared(&setup.device, &setup.params, shares, moments);
         for step in 1..=60 {

@@ -2,9 +2,9 @@
 
 use fathom_tensor::Tensor;
 
-use super::lora::{LinearCut, Runs};
 use super::rescale::{multiply_runs, sum_runs};
 use super::{like, only};
+use crate::low_rank::{LinearCut, Runs};
 use crate::op::{Desc, Dx, Exec, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Ctx, ParamId, Val};
 

@@ -1,6 +1,6 @@
 //! `y[t, o] = x[t, o] l[o]` for the columns o of a run (Liu et al., 2022, section 3.3).
 
-use crate::ops::lora::Runs;
+use crate::low_rank::Runs;
 use crate::testing::Matrix;
 
 /// x [t, n], factors [1, columns of all runs].

@@ -1,7 +1,7 @@
 //! Factors of all and of some columns against the reference.
 
 use super::reference::factors;
-use crate::ops::lora::{LinearCut, Runs};
+use crate::low_rank::{LinearCut, Runs};
 use crate::testing::{self, Matrix, Stream};
 
 #[test]

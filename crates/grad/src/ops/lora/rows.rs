@@ -7,91 +7,43 @@
 //! Over tensor parallel ranks a term is sharded like its weight: for a sharded output it is added to a rank's own
 //! columns, and if products are summed over the ranks it is a part of the sum.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
-use std::rc::Rc;
 
 use fathom_tensor::{Category, DType, Device, Tensor};
 
-use super::{LinearCut, Lora, LoraUse, Runs};
+use super::Lora;
 use crate::graph::Spread;
+use crate::low_rank::{LinearCut, LoraUse, Runs};
 use crate::op::Exec;
 use crate::ops::rescale::inverse_lengths;
 use crate::param_id::ParamId;
 use crate::params::Params;
-
-/// The effect of an adapter on a projection.
-#[derive(Default)]
-pub struct RowTerm {
-    /// Its term or factors.
-    kind: Option<Kind>,
-    /// [1, columns of the whole weight]: replaces the weight's bias.
-    bias: Option<Tensor>,
-}
-
-impl From<Kind> for RowTerm {
-    fn from(kind: Kind) -> RowTerm {
-        RowTerm { kind: Some(kind), bias: None }
-    }
-}
-
-enum Kind {
-    Low(Low),
-    Factors(Factors),
-}
-
-/// A low-rank term.
-struct Low {
-    lora: Box<Lora>,
-    /// A [runs x rank, in].
-    a: Tensor,
-    /// B [columns of all runs, rank].
-    b: Tensor,
-    /// [1, columns of all runs].
-    bias: Option<Tensor>,
-    /// f32 [1, columns of all runs]: column factors applied before the weight's bias is added (DoRA).
-    lengths: Option<Tensor>,
-}
-
-/// Factors of columns (IA3).
-struct Factors {
-    runs: Runs,
-    /// [1, columns of all runs].
-    factors: Tensor,
-    /// True if factors apply to the input of the product, not to the result.
-    input: bool,
-}
-
-/// The effects of an adapter, by weight.
-pub type Terms = BTreeMap<ParamId, RowTerm>;
-
-/// Rows of a batch that have an adapter's terms.
-pub struct RowTerms {
-    /// The rows.
-    pub rows: Range<usize>,
-    /// The terms.
-    pub terms: Rc<Terms>,
-}
+use crate::row_terms::{FactorTerm, LowTerm, RowTerm, RowTerms, TermKind};
 
 /// Sharding of a projection, and the number of ranks.
 pub type RowCut = (LinearCut, usize);
 
-impl Low {
-    fn new(lora: LoraUse, (cut, ranks): RowCut, params: &Params) -> Low {
+impl LowTerm {
+    fn new(lora: LoraUse, (cut, ranks): RowCut, params: &Params) -> LowTerm {
         let LoraUse { a, b, scales, runs, bias, .. } = lora;
+        let runs = if cut == LinearCut::Columns { runs.part(ranks) } else { runs };
         let [a, b] = [a, b].map(|id| params.tensor(id));
-        let lora = Lora {
+        LowTerm { scales, runs, a, b, bias: bias.map(|id| params.tensor(id)), lengths: None }
+    }
+
+    /// The operation that adds it.
+    fn op(&self) -> Lora {
+        Lora {
             name: "rows",
             cut: LinearCut::Whole,
             spread: Spread::NONE,
-            scales,
-            runs: if cut == LinearCut::Columns { runs.part(ranks) } else { runs },
+            scales: self.scales,
+            runs: self.runs,
             has_bias: false,
             low_bias: None,
             drops: None,
             narrow: None,
-        };
-        Low { lora: Box::new(lora), a, b, bias: bias.map(|id| params.tensor(id)), lengths: None }
+        }
     }
 }
 
@@ -104,9 +56,9 @@ pub fn length_factors(
     cut: RowCut,
     params: &Params,
 ) -> Tensor {
-    let low = Low::new(lora, cut, params);
+    let low = LowTerm::new(lora, cut, params);
     let (weight, lengths) = (params.operand(weight), params.tensor(lengths));
-    let of = (low.lora.runs, low.lora.scales, cut.0 == LinearCut::Rows && cut.1 > 1);
+    let of = (low.runs, low.scales, cut.0 == LinearCut::Rows && cut.1 > 1);
     let inverse = inverse_lengths(device, of, [&low.a, &low.b, &weight]);
     let factors = device.empty(1, lengths.cols(), DType::F32, Category::Params);
     device.machine.multiply(&inverse, &lengths, &factors);
@@ -116,7 +68,7 @@ pub fn length_factors(
 impl RowTerm {
     /// A low-rank term with these weights, which are in memory.
     pub fn low(lora: LoraUse, cut: RowCut, params: &Params) -> RowTerm {
-        Kind::Low(Low::new(lora, cut, params)).into()
+        TermKind::Low(LowTerm::new(lora, cut, params)).into()
     }
 
     /// A low-rank term with magnitudes [1, columns of all runs] of the directions of it plus `weight`, packed or not.
@@ -130,8 +82,8 @@ impl RowTerm {
         params: &Params,
     ) -> RowTerm {
         let kept = length_factors(device, (lora, lengths), weight, cut, params);
-        let low = Low::new(lora, cut, params);
-        Kind::Low(Low { lengths: Some(kept), ..low }).into()
+        let low = LowTerm::new(lora, cut, params);
+        TermKind::Low(LowTerm { lengths: Some(kept), ..low }).into()
     }
 
     /// Factors [1, columns of all runs] of columns of the result, or of the input.
@@ -142,43 +94,12 @@ impl RowTerm {
     ) -> RowTerm {
         let own = if input { LinearCut::Rows } else { LinearCut::Columns };
         let runs = if cut == own { runs.part(ranks) } else { runs };
-        Kind::Factors(Factors { runs, factors: params.tensor(factors), input }).into()
+        TermKind::Factors(FactorTerm { runs, factors: params.tensor(factors), input }).into()
     }
 
     /// Replaces the weight's bias by one [1, columns of the whole weight].
     pub fn with_bias(self, bias: ParamId, params: &Params) -> RowTerm {
         RowTerm { bias: Some(params.tensor(bias)), ..self }
-    }
-
-    /// True if it has no effect.
-    pub fn is_nothing(&self) -> bool {
-        self.kind.is_none() && self.bias.is_none()
-    }
-
-    /// Everything on which the work on a machine without data depends.
-    fn sizes(&self) -> [u64; 5] {
-        let own = u64::from(self.bias.is_some());
-        match &self.kind {
-            Some(Kind::Low(Low { lora, a, lengths, bias, .. })) => {
-                let kind = 1 + u64::from(lengths.is_some()) + 2 * u64::from(bias.is_some());
-                [kind, own, a.rows() as u64, lora.runs.len() as u64, lora.runs.columns() as u64]
-            }
-            Some(Kind::Factors(Factors { runs, input, .. })) => {
-                [5 + u64::from(*input), own, 0, runs.len() as u64, runs.columns() as u64]
-            }
-            None => [0, own, 0, 0, 0],
-        }
-    }
-}
-
-impl RowTerms {
-    /// Everything on which the work on a machine without data depends, as numbers.
-    pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> + '_ {
-        let of = |(id, term): (&ParamId, &RowTerm)| [u64::from(id.0)].into_iter().chain(term.sizes());
-        [self.rows.start, self.rows.end]
-            .into_iter()
-            .map(|row| row as u64)
-            .chain(self.terms.iter().flat_map(of))
     }
 }
 
@@ -197,7 +118,9 @@ impl Exec<'_> {
     pub(crate) fn begin_rows(&self, from: &Tensor) -> Tensor {
         let mut copy = None;
         self.each_term(|term, rows| {
-            let Some(Kind::Factors(Factors { runs, factors, input: true })) = &term.kind else { return };
+            let Some(TermKind::Factors(FactorTerm { runs, factors, input: true })) = &term.kind else {
+                return;
+            };
             let copy = copy.get_or_insert_with(|| {
                 let copy = self.device.empty(from.rows(), from.cols(), from.dtype(), Category::Workspace);
                 self.device.machine.copy(from, &copy);
@@ -211,8 +134,8 @@ impl Exec<'_> {
     /// Adds the rows' low-rank terms to the result of the current product.
     pub(crate) fn add_row_terms(&self, from: &Tensor, to: &Tensor) {
         self.each_term(|term, rows| {
-            if let Some(Kind::Low(Low { lora, a, b, .. })) = &term.kind {
-                lora.add_term(self, &from.view_rows(rows.clone()), [a, b], &to.view_rows(rows));
+            if let Some(TermKind::Low(low @ LowTerm { a, b, .. })) = &term.kind {
+                low.op().add_term(self, &from.view_rows(rows.clone()), [a, b], &to.view_rows(rows));
             }
         });
     }
@@ -220,8 +143,8 @@ impl Exec<'_> {
     /// Multiplies columns of the whole result, before the weight's bias.
     pub(crate) fn rescale_rows(&self, to: &Tensor) {
         self.each_term(|term, rows| {
-            if let Some(Kind::Low(Low { lora, lengths: Some(lengths), .. })) = &term.kind {
-                multiply_columns(self.device, lora.runs, lengths, &to.view_rows(rows));
+            if let Some(TermKind::Low(LowTerm { runs, lengths: Some(lengths), .. })) = &term.kind {
+                multiply_columns(self.device, *runs, lengths, &to.view_rows(rows));
             }
         });
     }
@@ -247,10 +170,10 @@ impl Exec<'_> {
     /// Steps after the weight's bias: biases of terms, and factors of the result.
     pub(crate) fn finish_rows(&self, to: &Tensor) {
         self.each_term(|term, rows| match &term.kind {
-            Some(Kind::Low(Low { lora, bias: Some(bias), .. })) => {
-                lora.add_low_bias(self, bias, &to.view_rows(rows));
+            Some(TermKind::Low(low @ LowTerm { bias: Some(bias), .. })) => {
+                low.op().add_low_bias(self, bias, &to.view_rows(rows));
             }
-            Some(Kind::Factors(Factors { runs, factors, input: false })) => {
+            Some(TermKind::Factors(FactorTerm { runs, factors, input: false })) => {
                 multiply_columns(self.device, *runs, factors, &to.view_rows(rows));
             }
             _ => {}

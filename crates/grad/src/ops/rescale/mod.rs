@@ -7,8 +7,8 @@
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, MatMul, Tensor};
 
-use super::lora::{LinearCut, LoraUse, MOST_RUNS, Runs};
 use super::{like, only};
+use crate::low_rank::{LinearCut, LoraUse, MOST_RUNS, ProjectionWeights, Runs};
 use crate::op::{Desc, Dx, Exec, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::packed::copy_rows;
 use crate::{Ctx, ParamId, Val};
@@ -34,7 +34,7 @@ impl Ctx<'_> {
         name: &'static str,
         x: Val,
         magnitude: ParamId,
-        (weight, bias): super::lora::ProjectionWeights,
+        (weight, bias): ProjectionWeights,
         (lora, cut): (LoraUse, LinearCut),
     ) -> Val {
         let ranks = self.spread.ranks;

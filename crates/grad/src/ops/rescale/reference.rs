@@ -1,7 +1,7 @@
 //! `y[t, o] = x[t, o] m[o] / |W[o] + scale B[o] A| + b[o]` for the columns o of a run (Liu et al., 2024, equation 5),
 //! with given norms, which are constants.
 
-use crate::ops::lora::Runs;
+use crate::low_rank::Runs;
 use crate::testing::Matrix;
 
 /// x [t, out], m [1, columns of all runs], norms of all columns, b [1, out].

@@ -1,8 +1,8 @@
 //! Magnitudes of all and of some columns compared with the reference.
 
 use super::reference::rescale;
+use crate::low_rank::{LinearCut, LoraUse, Runs};
 use crate::ops::lora::reference::adapted;
-use crate::ops::lora::{LinearCut, LoraUse, Runs};
 use crate::testing::{self, Matrix, Stream};
 
 #[track_caller]
