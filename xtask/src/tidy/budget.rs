@@ -18,9 +18,6 @@ pub struct Budget {
     /// Maximum number of lines by page.
     pub pages: BTreeMap<String, usize>,
     crate_lines: BTreeMap<String, usize>,
-    /// Most files of a crate that are in circles; none of one that is not named.
-    #[serde(default)]
-    pub circles: BTreeMap<String, usize>,
     /// Maximum size of the binary in MiB.
     pub binary_mib: u64,
 }

@@ -21,9 +21,8 @@ struct Module {
 
 type Modules = BTreeMap<String, Module>;
 
-/// Checks all crates: the files of a crate that are in circles, or use some that are, are at most as many as `allowed` says; none
-/// where it says nothing.
-pub fn check(sources: &[&Source], allowed: &BTreeMap<String, usize>) -> Vec<Violation> {
+/// Checks all crates: a file that uses another is used by none of those that the other uses.
+pub fn check(sources: &[&Source]) -> Vec<Violation> {
     let mut crates: BTreeMap<&str, Modules> = BTreeMap::new();
     for source in sources {
         let Some((name, module)) = place(source.path) else { continue };
@@ -44,19 +43,10 @@ pub fn check(sources: &[&Source], allowed: &BTreeMap<String, usize>) -> Vec<Viol
     for (name, modules) in &crates {
         let mut circles = circles(&edges(modules));
         circles.sort_by_key(|circle| std::cmp::Reverse(circle.len()));
-        let files: usize = circles.iter().map(Vec::len).sum();
-        let most = allowed.get(*name).copied().unwrap_or(0);
-        if files > most {
-            let all: Vec<String> = circles.iter().map(|circle| circle.join(" ")).collect();
-            let path =
-                circles.first().and_then(|circle| modules.get(&circle[0])).map_or("", |first| &first.path);
-            let message =
-                format!("{files} files of {name} use each other in circles, {most} may: {}", all.join("; "));
-            found.push(Violation::new(path, 1, message));
-        } else if files < most {
-            let message = format!("{files} files of {name} are in circles: lower [circles] from {most}");
-            found.push(Violation::new("xtask/budget.toml", 1, message));
-        }
+        let all: Vec<String> = circles.iter().map(|circle| circle.join(" ")).collect();
+        let Some(first) = circles.first().and_then(|circle| modules.get(&circle[0])) else { continue };
+        let message = format!("files of {name} use each other in circles: {}", all.join("; "));
+        found.push(Violation::new(&first.path, 1, message));
     }
     found
 }
@@ -240,7 +230,7 @@ mod tests {
         let files: Vec<(String, &str)> =
             files.iter().map(|(path, text)| (format!("crates/x/src/{path}.rs"), *text)).collect();
         let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
-        let found = check(&sources.iter().collect::<Vec<_>>(), &BTreeMap::new());
+        let found = check(&sources.iter().collect::<Vec<_>>());
         let found: Vec<&str> =
             found.iter().map(|v| v.message.rsplit_once(": ").map_or("", |(_, files)| files)).collect();
         assert_eq!(found, circles, "{files:?}");

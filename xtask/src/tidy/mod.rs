@@ -69,7 +69,7 @@ fn check(root: &Path, paths: &[String], budget: &Budget, metadata: &Value) -> Re
     }
     let code: Vec<&Source> = sources.iter().filter(|source| !is_test(source)).collect();
     found.extend(budget.check_crates(&code));
-    found.extend(circles::check(&code, &budget.circles));
+    found.extend(circles::check(&code));
     found.extend(rules::check_ops(paths));
     for (page, &most) in &budget.pages {
         found.extend(budget::check_page(page, read(&root.join(page)).ok().as_deref(), most));

@@ -5,67 +5,26 @@
 
 use std::ops::Range;
 
-use fathom_tensor::{DocumentRun, SCAN_SPAN};
+use fathom_tensor::SCAN_SPAN;
 
 use super::chunk::{self, columns};
 use super::decays::Decays;
-use super::family::{Family, by_family};
-use super::layout::{BackwardLayout, SPAN, SharedLayout};
+use super::family::{self, Family, FamilyTask};
+use super::layout::{BackwardLayout, SharedLayout};
+use super::pass::{Backward, Pass, Span, waves};
 use super::reverse::Reverse;
-use super::{CHUNK, Operands, RunStates, Sizes, chunks, forward};
+use super::{CHUNK, Sizes, forward};
 use crate::attention::pack::{put, row_f32};
 use crate::attention::simd::portable::Portable;
 use crate::attention::simd::{LANES, Simd};
 use crate::attention::workspace::{SyncOperands, aligned};
 use crate::elementwise::{self, Place};
 use crate::isa::Isa;
-use crate::mat::{Elem, Mat, MatMut};
+use crate::mat::{Elem, Mat};
 use crate::threads::Threads;
 
-/// One backward pass: the gradients that are wanted.
-#[derive(Clone, Copy)]
-pub struct Backward<'a> {
-    /// Operands of the forward pass.
-    pub of: Operands<'a>,
-    /// The states that the forward pass began with, and the gradients of those after runs.
-    pub borders: [RunStates<'a>; 2],
-    /// The gradients of the states before runs; then nothing else is computed.
-    pub begins: RunStates<'a>,
-    /// The states that the forward pass wrote.
-    pub kept: *const f32,
-    /// `[rows, heads * width]`, stored like u.
-    pub dy: Mat,
-    /// Like u, overwritten.
-    pub du: Option<MatMut>,
-    /// Like dt, overwritten.
-    pub ddt: Option<MatMut>,
-    /// f32 `[1, heads]`, of a_log, dt_bias and d; added to.
-    pub dweights: [Option<MatMut>; 3],
-}
-
-/// Rows of a run between two kept states.
-#[derive(Clone, Debug)]
-pub struct Span {
-    pub run: usize,
-    pub rows: Range<usize>,
-    /// The first slot of its chunks' states in a wave.
-    slot: usize,
-}
-
-/// A wave, with the memory that tasks share.
-pub struct Pass<'a> {
-    pub op: &'a Backward<'a>,
-    pub layout: SharedLayout,
-    pub shared: *mut u8,
-    /// The first of the wave's rows.
-    pub first: usize,
-    /// The first block of those that are processed together.
-    block: usize,
-    wave: &'a [Span],
-}
-
-/// A task: a head of a span (then `block` is the head), or a block of heads of a chunk, with its thread's memory.
-pub struct Task<'a> {
+/// A block of heads of a chunk, or a head of a span, with its thread's memory.
+struct Task<'a> {
     pass: &'a Pass<'a>,
     span: &'a Span,
     rows: Range<usize>,
@@ -73,40 +32,28 @@ pub struct Task<'a> {
     base: *mut u8,
 }
 
+/// A task whose block is a head, over a whole span.
+struct Sweep<'a>(Task<'a>);
+
+impl FamilyTask for Sweep<'_> {
+    #[inline(always)]
+    unsafe fn run<F: Family>(&self) {
+        // SAFETY: passed on.
+        unsafe { sweep::<F>(&self.0) }
+    }
+}
+
+impl FamilyTask for Task<'_> {
+    #[inline(always)]
+    unsafe fn run<F: Family>(&self) {
+        // SAFETY: passed on.
+        unsafe { chunk_task::<F>(self) }
+    }
+}
+
 /// Bytes of workspace that [`backward`] needs.
 pub fn bytes_backward(threads: usize, sizes: &Sizes, [rows, places]: [usize; 2]) -> usize {
     SharedLayout::new(sizes, [rows, places], threads).bytes
-}
-
-impl Span {
-    /// Its chunks.
-    fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        chunks(&DocumentRun { rows: self.rows.clone(), document: 0, offset: 0 })
-    }
-
-    /// Slots that its states need: one for each border of chunks inside the run. A wave has at most [`SPAN`] of them.
-    fn slots(&self, run: &DocumentRun) -> usize {
-        self.rows.len().div_ceil(CHUNK) - usize::from(self.rows == run.rows)
-    }
-}
-
-/// Spans in waves of neighbours, from the last to the first. At most one span of a wave is continued by another.
-pub fn waves(runs: &[DocumentRun]) -> Vec<Vec<Span>> {
-    let mut waves: Vec<Vec<Span>> = Vec::new();
-    for (index, run) in runs.iter().enumerate().rev() {
-        let starts: Vec<usize> = run.rows.clone().step_by(SCAN_SPAN).collect();
-        for start in starts.into_iter().rev() {
-            let rows = start..run.rows.end.min(start + SCAN_SPAN);
-            match waves.last_mut() {
-                Some(wave) if wave[0].rows.end - rows.start <= SCAN_SPAN => {
-                    let slot = wave.last().map_or(0, |last| last.slot + last.slots(&runs[last.run]));
-                    wave.push(Span { run: index, rows, slot });
-                }
-                _ => waves.push(vec![Span { run: index, rows, slot: 0 }]),
-            }
-        }
-    }
-    waves
 }
 
 /// Computes the gradients.
@@ -209,43 +156,6 @@ unsafe fn add_blocks(
 }
 
 impl Pass<'_> {
-    /// The state before a chunk, or the gradient of that after one, by the chunk's slot.
-    fn slot(&self, offset: usize, (slot, head): (usize, usize)) -> *mut f32 {
-        let sizes = &self.op.of.sizes;
-        let number = head - sizes.block(self.block).1.start;
-        let base: *mut f32 = self.shared.wrapping_add(offset).cast();
-        base.wrapping_add((number * SPAN + slot) * sizes.square())
-    }
-
-    /// The state before a run, or the gradient of that after it.
-    fn border(&self, which: usize, run: usize, head: usize) -> Option<*mut f32> {
-        let place = self.op.borders[which].place(run)?;
-        Some(self.layout.border(&self.op.of.sizes, self.shared, [which, place, head]))
-    }
-
-    /// The state before the chunk of this number; the first of a run has that of the border.
-    fn state(&self, span: &Span, chunk: usize, head: usize) -> Option<*mut f32> {
-        let begins = span.rows.start == self.op.of.runs[span.run].rows.start;
-        if begins && chunk == 0 {
-            return self.border(0, span.run, head);
-        }
-        Some(self.slot(self.layout.states, (span.slot + chunk - usize::from(begins), head)))
-    }
-
-    /// The gradient of the state after the chunk of this number; the last of a run has that of the border.
-    fn gradient(&self, span: &Span, (chunk, end): (usize, usize), head: usize) -> Option<*mut f32> {
-        if end == self.op.of.runs[span.run].rows.end {
-            return self.border(1, span.run, head);
-        }
-        Some(self.slot(self.layout.gradients, (span.slot + chunk, head)))
-    }
-
-    /// The gradient of the state between this wave's rows of a document and the rows before them.
-    fn carried(&self, head: usize) -> *mut f32 {
-        let base: *mut f32 = self.shared.wrapping_add(self.layout.carried).cast();
-        base.wrapping_add(head * self.op.of.sizes.square())
-    }
-
     /// All tasks of some blocks.
     ///
     /// # Safety
@@ -261,9 +171,9 @@ impl Pass<'_> {
             let (pass, _) = *operands.get();
             let base = pass.shared.wrapping_add(pass.layout.threads + thread * own);
             let (span, head) = (&pass.wave[task / heads.len()], heads.start + task % heads.len());
-            let task = Task { pass, span, rows: span.rows.clone(), block: head, base };
+            let task = Sweep(Task { pass, span, rows: span.rows.clone(), block: head, base });
             // SAFETY: tasks write states of their own, threads have memory of their own.
-            unsafe { by_family!(isa, sweep(&task)) }
+            unsafe { family::run(isa, &task) }
         });
         if !self.op.begins.places.is_empty() {
             return;
@@ -274,7 +184,7 @@ impl Pass<'_> {
             let (block, (span, rows)) = (blocks.start + task % blocks.len(), &all[task / blocks.len()]);
             let task = Task { pass, span: &pass.wave[*span], rows: rows.clone(), block, base };
             // SAFETY: tasks write columns of rows of their own, threads have memory of their own.
-            unsafe { by_family!(isa, backward(&task)) }
+            unsafe { family::run(isa, &task) }
         });
     }
 }
@@ -284,7 +194,7 @@ impl Pass<'_> {
 /// # Safety
 /// See [`backward`].
 #[inline(always)]
-pub unsafe fn sweep<F: Family>(task: &Task<'_>) {
+unsafe fn sweep<F: Family>(task: &Task<'_>) {
     let (pass, span, head) = (task.pass, task.span, task.block);
     let (op, run) = (pass.op, &pass.op.of.runs[span.run]);
     let (sizes, layout) = (&op.of.sizes, BackwardLayout::new(&op.of.sizes));
@@ -354,7 +264,7 @@ pub unsafe fn sweep<F: Family>(task: &Task<'_>) {
 /// # Safety
 /// See [`backward`].
 #[inline(always)]
-pub unsafe fn chunk_task<F: Family>(task: &Task<'_>) {
+unsafe fn chunk_task<F: Family>(task: &Task<'_>) {
     let (pass, span, rows) = (task.pass, task.span, &task.rows);
     let (group, heads) = pass.op.of.sizes.block(task.block);
     let layout = BackwardLayout::new(&pass.op.of.sizes);

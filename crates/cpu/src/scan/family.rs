@@ -11,15 +11,21 @@ use crate::attention::unit::{PortableUnit, Unit};
 use crate::elementwise::level::Fma;
 use crate::elementwise::level::{Level, Plain};
 
-use super::backward::Task as BackwardTask;
-use super::delta;
-use super::forward::{self, EndsTask, Task};
+use crate::isa::Isa;
+
+/// The work of one thread, which each family compiles for itself.
+pub(crate) trait FamilyTask {
+    /// Does the work.
+    ///
+    /// # Safety
+    /// The processor has the family's instruction set, and the task's memory is as the function that made it says.
+    unsafe fn run<F: Family>(&self);
+}
 
 /// A family of kernels.
 ///
 /// # Safety
-/// Callers of its methods guarantee that the processor has the instruction set, and the contract of the function of the
-/// same name.
+/// `run` compiles a task with the features that the vectors need.
 pub(crate) unsafe trait Family: 'static {
     /// Its vectors.
     type S: Simd;
@@ -27,58 +33,26 @@ pub(crate) unsafe trait Family: 'static {
     type U: Unit;
     /// Its functions of single elements.
     type L: Level;
-    /// See [`super::forward::task`].
-    unsafe fn forward(task: &Task<'_>);
-    /// See [`super::backward::chunk_task`].
-    unsafe fn backward(task: &BackwardTask<'_>);
-    /// See [`super::backward::sweep`].
-    unsafe fn sweep(task: &BackwardTask<'_>);
-    /// See [`super::forward::ends_task`].
-    unsafe fn ends(task: &EndsTask<'_>);
-    /// See [`super::delta::task`].
-    unsafe fn delta_forward(task: &delta::Task<'_>);
-    /// See [`super::delta::unit`].
-    unsafe fn delta_backward(task: &delta::Unit<'_>);
+    /// Runs a task.
+    ///
+    /// # Safety
+    /// That of [`FamilyTask::run`].
+    unsafe fn run(task: &impl FamilyTask);
 }
 
 macro_rules! family {
     ($(#[$doc:meta])* $name:ident, $simd:ty, $unit:ty, $level:ty, $attribute:tt) => {
         $(#[$doc])*
         pub struct $name;
-        // SAFETY: the functions are compiled with the features that the vectors need.
+        // SAFETY: the function is compiled with the features that the vectors need.
         unsafe impl Family for $name {
             type S = $simd;
             type U = $unit;
             type L = $level;
             # $attribute
-            unsafe fn forward(task: &Task<'_>) {
+            unsafe fn run(task: &impl FamilyTask) {
                 // SAFETY: passed on.
-                unsafe { super::forward::task::<$name>(task) }
-            }
-            # $attribute
-            unsafe fn backward(task: &BackwardTask<'_>) {
-                // SAFETY: passed on.
-                unsafe { super::backward::chunk_task::<$name>(task) }
-            }
-            # $attribute
-            unsafe fn sweep(task: &BackwardTask<'_>) {
-                // SAFETY: passed on.
-                unsafe { super::backward::sweep::<$name>(task) }
-            }
-            # $attribute
-            unsafe fn ends(task: &EndsTask<'_>) {
-                // SAFETY: passed on.
-                unsafe { forward::ends_task::<$name>(task) }
-            }
-            # $attribute
-            unsafe fn delta_forward(task: &delta::Task<'_>) {
-                // SAFETY: passed on.
-                unsafe { delta::task::<$name>(task) }
-            }
-            # $attribute
-            unsafe fn delta_backward(task: &delta::Unit<'_>) {
-                // SAFETY: passed on.
-                unsafe { delta::unit::<$name>(task) }
+                unsafe { task.run::<$name>() }
             }
         }
     };
@@ -105,22 +79,21 @@ family!(
     [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 );
 
-/// Calls a method of the family for an instruction set.
-macro_rules! by_family {
-    ($isa:expr, $method:ident($task:expr)) => {
-        match $isa {
-            $crate::isa::Isa::Portable => {
-                <$crate::scan::family::PortableFamily as $crate::scan::family::Family>::$method($task)
-            }
+/// Runs a task by the family for an instruction set.
+///
+/// # Safety
+/// The processor has the instruction set; the task's own contract holds.
+pub(crate) unsafe fn run(isa: Isa, task: &impl FamilyTask) {
+    // SAFETY: the caller's.
+    unsafe {
+        match isa {
+            Isa::Portable => PortableFamily::run(task),
             #[cfg(target_arch = "x86_64")]
-            $crate::isa::Isa::Avx2 => {
-                <$crate::scan::family::Avx2Family as $crate::scan::family::Family>::$method($task)
-            }
+            Isa::Avx2 => Avx2Family::run(task),
             #[cfg(target_arch = "x86_64")]
-            _ => <$crate::scan::family::Avx512Family as $crate::scan::family::Family>::$method($task),
+            _ => Avx512Family::run(task),
             #[cfg(not(target_arch = "x86_64"))]
-            _ => <$crate::scan::family::PortableFamily as $crate::scan::family::Family>::$method($task),
+            _ => PortableFamily::run(task),
         }
-    };
+    }
 }
-pub(super) use by_family;

@@ -7,7 +7,7 @@ use fathom_tensor::{DocumentRun, SCAN_SPAN, SCAN_STEPS, state_slot};
 
 use super::chunk::{self, PANEL, columns};
 use super::decays::Decays;
-use super::family::{Family, by_family};
+use super::family::{self, Family, FamilyTask};
 use super::layout::ForwardLayout;
 use super::{CHUNK, Operands, RunStates, STRIP, Sizes, chunks, step};
 use crate::attention::pack::put;
@@ -76,7 +76,7 @@ pub unsafe fn forward(threads: &Threads, isa: Isa, op: &Forward<'_>, workspace: 
         let run = order[task / blocks];
         let task = Task { op, run, block: task % blocks, base: base.wrapping_add(thread * layout.bytes) };
         // SAFETY: tasks write columns of rows of their own, threads have memory of their own.
-        unsafe { by_family!(isa, forward(&task)) }
+        unsafe { family::run(isa, &task) }
     });
 }
 
@@ -125,12 +125,20 @@ pub unsafe fn copy_state(sizes: &Sizes, padded: *mut f32, plain: *mut f32, out: 
     }
 }
 
+impl FamilyTask for Task<'_> {
+    #[inline(always)]
+    unsafe fn run<F: Family>(&self) {
+        // SAFETY: passed on.
+        unsafe { self::task::<F>(self) }
+    }
+}
+
 /// One task.
 ///
 /// # Safety
 /// See [`forward`].
 #[inline(always)]
-pub unsafe fn task<F: Family>(task: &Task<'_>) {
+unsafe fn task<F: Family>(task: &Task<'_>) {
     let (op, run) = (task.op, &task.op.of.runs[task.run]);
     let (sizes, states) = (&op.of.sizes, op.states.get(task.run));
     let (group, heads) = sizes.block(task.block);
@@ -324,8 +332,16 @@ pub unsafe fn ends(threads: &Threads, isa: Isa, op: &Ends<'_>, workspace: *mut u
         let (run, base) = (runs[task / blocks], base.wrapping_add(thread * layout.bytes));
         let task = EndsTask { op, run, block: task % blocks, base };
         // SAFETY: tasks write heads of places of their own, threads have memory of their own.
-        unsafe { by_family!(isa, ends(&task)) }
+        unsafe { family::run(isa, &task) }
     });
+}
+
+impl FamilyTask for EndsTask<'_> {
+    #[inline(always)]
+    unsafe fn run<F: Family>(&self) {
+        // SAFETY: passed on.
+        unsafe { ends_task::<F>(self) }
+    }
 }
 
 /// One task.
@@ -333,7 +349,7 @@ pub unsafe fn ends(threads: &Threads, isa: Isa, op: &Ends<'_>, workspace: *mut u
 /// # Safety
 /// See [`ends`].
 #[inline(always)]
-pub unsafe fn ends_task<F: Family>(task: &EndsTask<'_>) {
+unsafe fn ends_task<F: Family>(task: &EndsTask<'_>) {
     let (op, of, sizes) = (task.op, &task.op.of, &task.op.of.sizes);
     let (Some(place), Some(end)) = (op.ends.place(task.run), op.ends.of(task.run)) else { return };
     let (group, heads) = sizes.block(task.block);

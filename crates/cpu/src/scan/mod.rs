@@ -19,6 +19,7 @@ mod delta;
 mod family;
 mod forward;
 mod layout;
+mod pass;
 mod reverse;
 mod step;
 
@@ -26,13 +27,15 @@ use std::ops::Range;
 
 use fathom_tensor::{DocumentRun, SCAN_CHUNK};
 
-pub use backward::{Backward, backward, bytes_backward};
+pub use backward::{backward, bytes_backward};
 pub use decays::Steps;
 pub use delta::{
     DeltaBackward, DeltaForward, DeltaOperands, DeltaSizes, delta_backward, delta_bytes_backward,
     delta_bytes_forward, delta_forward,
 };
 pub use forward::{Ends, Forward, advance, bytes_forward, ends, forward};
+
+pub use pass::Backward;
 
 use crate::mat::Mat;
 

@@ -14,11 +14,11 @@ use std::ops::Range;
 
 use fathom_tensor::SCAN_SPAN;
 
-use super::backward::Pass;
 use super::chunk::{self, PANEL, columns};
 use super::decays::Decays;
 use super::family::Family;
 use super::layout::BackwardLayout;
+use super::pass::Pass;
 use super::{CHUNK, STRIP};
 use crate::attention::pack::put;
 use crate::attention::product::Product;

@@ -6,49 +6,28 @@ use std::ops::Range;
 use fathom_tensor::DocumentRun;
 
 use super::super::CHUNK;
-use super::super::backward::{Span, waves};
 use super::super::chunk;
 use super::super::decays::Decays;
-use super::super::family::{Family, by_family};
+use super::super::family::{self, Family, FamilyTask};
 use super::super::forward::kept;
-use super::forward::{Beta, Pass, advance, copy_state};
+use super::super::pass::waves;
+use super::chunks;
+use super::forward::{advance, copy_state};
 use super::layout::{BackwardLayout, SharedLayout};
+use super::pass::{Beta, DeltaBackward, Pass, Unit};
 use super::reverse::Reverse;
-use super::{DeltaOperands, chunks};
 use crate::attention::workspace::{SyncOperands, aligned};
 use crate::elementwise::{self, Place};
 use crate::isa::Isa;
-use crate::mat::{Elem, Mat, MatMut};
+use crate::mat::{Elem, Mat};
 use crate::threads::Threads;
 
-/// One backward pass: the gradients that are wanted.
-#[derive(Clone, Copy)]
-pub struct DeltaBackward<'a> {
-    /// Operands of the forward pass.
-    pub of: DeltaOperands<'a>,
-    /// The states that the forward pass wrote.
-    pub kept: *const f32,
-    /// `[rows, heads * value]`, stored like u.
-    pub dout: Mat,
-    /// Like u, overwritten.
-    pub du: Option<MatMut>,
-    /// Like a, overwritten.
-    pub da: Option<MatMut>,
-    /// Like b, overwritten.
-    pub db: Option<MatMut>,
-    /// f32 `[1, heads]`, of a_log and dt_bias; added to.
-    pub dweights: [Option<MatMut>; 2],
-}
-
-/// A task, with its memory.
-pub struct Unit<'a> {
-    pub op: &'a DeltaBackward<'a>,
-    pub key_head: usize,
-    pub span: &'a Span,
-    /// Memory of all threads, and this one's.
-    pub shared: *mut u8,
-    pub base: *mut u8,
-    pub layout: SharedLayout,
+impl FamilyTask for Unit<'_> {
+    #[inline(always)]
+    unsafe fn run<F: Family>(&self) {
+        // SAFETY: passed on.
+        unsafe { unit::<F>(self) }
+    }
 }
 
 /// Computes the gradients.
@@ -75,7 +54,7 @@ pub unsafe fn delta_backward(threads: &Threads, isa: Isa, op: &DeltaBackward<'_>
             let (key_head, span) = (task % heads, &wave[task / heads]);
             let unit = Unit { op, key_head, span, shared, base, layout };
             // SAFETY: tasks write columns of rows of their own, threads have memory of their own.
-            unsafe { by_family!(isa, delta_backward(&unit)) }
+            unsafe { family::run(isa, &unit) }
         });
     }
     for (index, sums) in op.dweights.iter().enumerate() {
@@ -93,7 +72,7 @@ pub unsafe fn delta_backward(threads: &Threads, isa: Isa, op: &DeltaBackward<'_>
 /// # Safety
 /// See [`delta_backward`].
 #[inline(always)]
-pub unsafe fn unit<F: Family>(unit: &Unit<'_>) {
+unsafe fn unit<F: Family>(unit: &Unit<'_>) {
     let (op, span) = (unit.op, unit.span);
     let (of, sizes, run) = (&op.of, &op.of.sizes, &op.of.runs[span.run]);
     let layout = BackwardLayout::new(sizes);

@@ -7,16 +7,15 @@ use fathom_tensor::{SCAN_SPAN, SCAN_STEPS, state_slot};
 
 use super::super::chunk::{self, PANEL, multiply};
 use super::super::decays::Decays;
-use super::super::family::{Family, by_family};
+use super::super::family::{self, Family, FamilyTask};
 use super::super::forward::order;
 use super::super::{CHUNK, STRIP};
-use super::inverse;
 use super::layout::ForwardLayout;
-use super::{DeltaOperands, chunks, normalised, step};
+use super::pass::{Beta, Pass};
+use super::{DeltaOperands, chunks, step};
 use crate::attention::pack::put;
 use crate::attention::simd::Simd;
 use crate::attention::workspace::{SyncOperands, aligned};
-use crate::elementwise::math::sigmoid;
 use crate::isa::Isa;
 use crate::mat::MatMut;
 use crate::threads::Threads;
@@ -35,7 +34,7 @@ pub struct DeltaForward<'a> {
 }
 
 /// A task, with its thread's memory.
-pub struct Task<'a> {
+struct Task<'a> {
     op: &'a DeltaForward<'a>,
     run: usize,
     head: usize,
@@ -62,98 +61,15 @@ pub unsafe fn delta_forward(threads: &Threads, isa: Isa, op: &DeltaForward<'_>, 
         let (run, head) = (order[task / heads], task % heads);
         let task = Task { op, run, head, base: base.wrapping_add(thread * bytes) };
         // SAFETY: tasks write columns of rows of their own, threads have memory of their own.
-        unsafe { by_family!(isa, delta_forward(&task)) }
+        unsafe { family::run(isa, &task) }
     });
 }
 
-/// Products that the value heads of a key head share.
-pub struct Pass<'a> {
-    pub of: &'a DeltaOperands<'a>,
-    pub layout: ForwardLayout,
-    pub base: *mut u8,
-    pub key_head: usize,
-}
-
-/// Step sizes of a value head's rows, and their derivatives.
-pub struct Beta {
-    pub step: [f32; CHUNK],
-    pub slope: [f32; CHUNK],
-}
-
-impl Beta {
-    pub const ZERO: Beta = Beta { step: [0.0; CHUNK], slope: [0.0; CHUNK] };
-
+impl FamilyTask for Task<'_> {
     #[inline(always)]
-    pub unsafe fn read<F: Family>(&mut self, of: &DeltaOperands<'_>, rows: &Range<usize>, head: usize) {
-        for (at, row) in rows.clone().enumerate() {
-            let s = sigmoid::<F::L>(super::super::decays::element(&of.b, row, head));
-            self.step[at] = of.beta * s;
-            self.slope[at] = of.beta * s * (1.0 - s);
-        }
-        self.step[rows.len()..].fill(0.0);
-        self.slope[rows.len()..].fill(0.0);
-    }
-}
-
-impl Pass<'_> {
-    #[inline(always)]
-    pub fn at(&self, offset: usize) -> *mut f32 {
-        self.base.wrapping_add(offset).cast()
-    }
-
-    /// Prepares q and k of a chunk; returns what they were multiplied by.
-    #[inline(always)]
-    pub unsafe fn keys<F: Family>(&self, rows: &Range<usize>, scales: &mut [[f32; CHUNK]; 2]) {
-        let (sizes, layout) = (&self.of.sizes, &self.layout);
-        let (tall, count) = (sizes.tall(), chunk::padded(rows));
-        let (q, k) = (self.at(layout.q), self.at(layout.k));
-        let [of_q, of_k] = scales;
-        let root = 1.0 / (sizes.key as f32).sqrt();
-        normalised::<F>(self.of, rows, sizes.q(self.key_head), (root, of_q), q);
-        normalised::<F>(self.of, rows, sizes.k(self.key_head), (1.0, of_k), k);
-        chunk::across::<F>(k, count, tall, self.at(layout.k_across));
-        chunk::turned::<F>(self.at(layout.k_across), count, tall, self.at(layout.k_turned));
-        let across = self.at(layout.k_across).cast_const();
-        for strip in 0..count / STRIP {
-            let at = strip * STRIP;
-            for (from, to) in [(k, layout.kk), (q, layout.qk)] {
-                let (a, c) = ((from.add(at * tall).cast_const(), tall), self.at(to).add(at * CHUNK));
-                multiply::<F>(a, (across, tall * STRIP), tall, (c, CHUNK, false), (STRIP, strip + 1));
-            }
-        }
-    }
-
-    /// Rows of w: `T^-1 beta (v - e^L K S)`, as rows and as panels.
-    #[inline(always)]
-    pub unsafe fn solve<F: Family>(
-        &self,
-        rows: &Range<usize>,
-        head: usize,
-        (decays, beta): (&Decays, &Beta),
-        state: Option<*const f32>,
-        w: *mut f32,
-    ) {
-        let (sizes, layout, count) = (&self.of.sizes, &self.layout, chunk::padded(rows));
-        let (wide, tall, out) = (sizes.wide(), sizes.tall(), self.at(layout.out));
-        chunk::rows::<F>(&self.of.u, rows, sizes.v(head), wide, w);
-        if let Some(state) = state {
-            let along = self.at(layout.state_along);
-            chunk::along::<F>(state, tall, wide, (tall, along));
-            let a = (self.at(layout.k).cast_const(), tall);
-            let c = (out, wide, false);
-            multiply::<F>(a, (along, tall * STRIP), tall, c, (count, wide / STRIP));
-        }
-        for row in 0..count {
-            let (beta, decay) = (F::S::splat(beta.step[row]), F::S::splat(-decays.enter[row]));
-            for at in (row * wide..(row + 1) * wide).step_by(STRIP) {
-                let mut v = F::S::load(w.add(at));
-                if state.is_some() {
-                    v = F::S::fma(decay, F::S::load(out.add(at)), v);
-                }
-                F::S::store(w.add(at), F::S::mul(beta, v));
-            }
-        }
-        inverse::solve::<F>(self, count, (decays, beta), w);
+    unsafe fn run<F: Family>(&self) {
+        // SAFETY: passed on.
+        unsafe { self::task::<F>(self) }
     }
 }
 
@@ -162,7 +78,7 @@ impl Pass<'_> {
 /// # Safety
 /// See [`delta_forward`].
 #[inline(always)]
-pub unsafe fn task<F: Family>(task: &Task<'_>) {
+unsafe fn task<F: Family>(task: &Task<'_>) {
     let (op, run) = (task.op, &task.op.of.runs[task.run]);
     let (sizes, states) = (&op.of.sizes, op.states.get(task.run));
     let pass = Pass { of: &op.of, layout: ForwardLayout::new(sizes), base: task.base, key_head: task.head };

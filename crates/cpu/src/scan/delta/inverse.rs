@@ -2,16 +2,53 @@
 //! what is known of earlier strips by a product, within a strip row by row.
 #![allow(unsafe_op_in_unsafe_fn)] // the kernels of this folder, see `Family`
 
+use std::ops::Range;
+
 use super::super::chunk::{self, PANEL, multiply};
 use super::super::decays::Decays;
 use super::super::family::Family;
 use super::super::{CHUNK, STRIP};
-use super::forward::{Beta, Pass};
+use super::pass::{Beta, Pass};
 use crate::attention::simd::Simd;
+
+impl Pass<'_> {
+    /// Rows of w: `T^-1 beta (v - e^L K S)`, as rows and as panels.
+    #[inline(always)]
+    pub unsafe fn solve<F: Family>(
+        &self,
+        rows: &Range<usize>,
+        head: usize,
+        (decays, beta): (&Decays, &Beta),
+        state: Option<*const f32>,
+        w: *mut f32,
+    ) {
+        let (sizes, layout, count) = (&self.of.sizes, &self.layout, chunk::padded(rows));
+        let (wide, tall, out) = (sizes.wide(), sizes.tall(), self.at(layout.out));
+        chunk::rows::<F>(&self.of.u, rows, sizes.v(head), wide, w);
+        if let Some(state) = state {
+            let along = self.at(layout.state_along);
+            chunk::along::<F>(state, tall, wide, (tall, along));
+            let a = (self.at(layout.k).cast_const(), tall);
+            let c = (out, wide, false);
+            multiply::<F>(a, (along, tall * STRIP), tall, c, (count, wide / STRIP));
+        }
+        for row in 0..count {
+            let (beta, decay) = (F::S::splat(beta.step[row]), F::S::splat(-decays.enter[row]));
+            for at in (row * wide..(row + 1) * wide).step_by(STRIP) {
+                let mut v = F::S::load(w.add(at));
+                if state.is_some() {
+                    v = F::S::fma(decay, F::S::load(out.add(at)), v);
+                }
+                F::S::store(w.add(at), F::S::mul(beta, v));
+            }
+        }
+        self::solve::<F>(self, count, (decays, beta), w);
+    }
+}
 
 /// `w <- T^-1 w`, rows and panels.
 #[inline(always)]
-pub unsafe fn solve<F: Family>(pass: &Pass<'_>, count: usize, (decays, beta): (&Decays, &Beta), w: *mut f32) {
+unsafe fn solve<F: Family>(pass: &Pass<'_>, count: usize, (decays, beta): (&Decays, &Beta), w: *mut f32) {
     let (layout, wide) = (&pass.layout, pass.of.sizes.wide());
     let (strip, along) = (pass.at(layout.strip), pass.at(layout.w_along));
     for block in 0..count / STRIP {

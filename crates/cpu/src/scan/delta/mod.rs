@@ -11,15 +11,14 @@ mod backward;
 mod forward;
 mod inverse;
 mod layout;
+mod pass;
 mod reverse;
 mod step;
 
-pub use backward::{DeltaBackward, delta_backward};
+pub use backward::delta_backward;
 pub use forward::{DeltaForward, delta_forward};
 pub use layout::{bytes_backward as delta_bytes_backward, bytes_forward as delta_bytes_forward};
-
-pub(super) use backward::{Unit, unit};
-pub(super) use forward::{Task, task};
+pub use pass::DeltaBackward;
 
 use std::ops::Range;
 

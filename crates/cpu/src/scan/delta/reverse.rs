@@ -11,10 +11,9 @@ use super::super::decays::Decays;
 use super::super::family::Family;
 use super::super::{CHUNK, STRIP};
 use super::ROWS;
-use super::backward::Unit;
-use super::forward::{Beta, Pass};
 use super::inverse;
 use super::layout::BackwardLayout;
+use super::pass::{Beta, Pass, Unit};
 use crate::attention::pack::put;
 use crate::attention::simd::{LANES, Simd};
 
