@@ -64,6 +64,14 @@ pub fn ended_by(stop: Option<&Stop>) -> Value {
     }
 }
 
+/// The rail that refused an answer, and its message.
+pub fn refusal(stop: Option<&Stop>) -> Option<(&str, &str)> {
+    match stop {
+        Some(Stop::Refused { rail, why }) => Some((rail, why)),
+        _ => None,
+    }
+}
+
 /// The frame that follows the last chunk of a stream of which a rail has blocked the rest, as NeMo Guardrails sends it.
 pub fn blocked(stop: &Stop) -> Option<Value> {
     let Stop::Refused { rail, why } = stop else { return None };

@@ -98,9 +98,8 @@ impl KnowledgeBase {
                     continue;
                 }
             }
-            // Headings are written by the same authors.
-            if self.screen.as_ref().is_some_and(|screen| screen(&passage.heading) != ScreenVerdict::Passed) {
-                passage.heading.clear();
+            if let Some(screen) = &self.screen {
+                screen_words(screen, &mut passage);
             }
             found.passages.push(passage);
         }
@@ -137,6 +136,36 @@ impl KnowledgeBase {
         last["content"] = sources.prompt(&question).into();
         Ok(Some(sources))
     }
+}
+
+/// Screens the words beside a passage's text: headings, names of files, titles and metadata are written by the same
+/// authors. What would be left out is empty.
+fn screen_words(screen: &Screen, passage: &mut Passage) {
+    fn of_value(screen: &Screen, value: &mut Value) {
+        match value {
+            Value::String(words) => match screen(words) {
+                ScreenVerdict::Passed => {}
+                ScreenVerdict::Rewritten(text) => *words = text,
+                ScreenVerdict::Omitted(_) => words.clear(),
+            },
+            Value::Array(list) => list.iter_mut().for_each(|value| of_value(screen, value)),
+            Value::Object(object) => object.values_mut().for_each(|value| of_value(screen, value)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+    for words in [&mut passage.heading, &mut passage.place] {
+        match screen(words) {
+            ScreenVerdict::Passed => {}
+            ScreenVerdict::Rewritten(text) => *words = text,
+            ScreenVerdict::Omitted(_) => words.clear(),
+        }
+    }
+    if let Some(facts) = passage.facts.as_object_mut() {
+        for own in ["text", "place", "heading"] {
+            facts.remove(own);
+        }
+    }
+    of_value(screen, &mut passage.facts);
 }
 
 /// Sources of an answer, numbered from 1.
@@ -195,16 +224,24 @@ pub fn passage_json(number: usize, passage: &Passage) -> Value {
     object
 }
 
-/// Longest citation, in digits.
+/// Longest number of a source, in digits.
 const DIGITS: usize = 3;
+/// Longest citation, in bytes.
+const MOST_CITATION: usize = 48;
 
-/// Checks the citations of an answer as it is written: `[n]` and `[n, m]`. Numbers of no source are removed, so that every
-/// citation that a reader sees points to text that was given.
+/// Checks the citations of an answer as it is written: `[n]`, `[n, m]`, `[n-m]`, `[^n]` and `[Source n]`, in these brackets
+/// or in `【】`. Numbers of no source are removed, so that every citation that a reader sees points to text that was given.
+/// Links `[n](..)` and code between backticks are no citations.
 #[derive(Clone, Debug, Default)]
 pub struct CitationScanner {
     count: usize,
     /// An open citation, from its bracket on.
     open: String,
+    /// A closed one, until the next character tells whether it is a link.
+    closed: String,
+    /// Backticks that opened the code that is being written, and those of the current run.
+    code: usize,
+    ticks: usize,
     /// Numbers of cited sources.
     cited: BTreeSet<usize>,
     citations: usize,
@@ -225,20 +262,24 @@ impl CitationScanner {
     pub fn push(&mut self, piece: &str) -> String {
         let mut shown = String::with_capacity(piece.len());
         for c in piece.chars() {
+            let closed = std::mem::take(&mut self.closed);
             match c {
-                '[' => {
-                    let before = std::mem::take(&mut self.open);
+                '(' => self.show(&closed, &mut shown),
+                _ => self.close(&closed, &mut shown),
+            }
+            let in_code = self.in_code(c);
+            match c {
+                '[' | '【' if !in_code => {
+                    let before = std::mem::replace(&mut self.open, c.into());
                     self.show(&before, &mut shown);
-                    self.open.push('[');
                 }
-                ']' if !self.open.is_empty() => {
-                    let open = std::mem::take(&mut self.open);
-                    self.close(&open, &mut shown);
+                ']' | '】' if !self.open.is_empty() => {
+                    self.closed = std::mem::take(&mut self.open);
+                    self.closed.push(c);
                 }
                 c if !self.open.is_empty() => {
                     self.open.push(c);
-                    let is_part = c.is_ascii_digit() || c == ',' || c == ' ';
-                    if !is_part || self.open.len() > 8 * (DIGITS + 2) {
+                    if !begins_citation(&self.open) || self.open.len() > MOST_CITATION {
                         let open = std::mem::take(&mut self.open);
                         self.show(&open, &mut shown);
                     }
@@ -249,10 +290,33 @@ impl CitationScanner {
         shown
     }
 
+    /// True within code. A span of code ends with its line at the latest, a block of three backticks or more does not.
+    fn in_code(&mut self, c: char) -> bool {
+        if c == '`' {
+            self.ticks += 1;
+            return true;
+        }
+        let run = std::mem::take(&mut self.ticks);
+        if run > 0 {
+            self.code = if self.code == 0 {
+                run
+            } else if self.code == run {
+                0
+            } else {
+                self.code
+            };
+        }
+        if c == '\n' && self.code < 3 {
+            self.code = 0;
+        }
+        self.code > 0
+    }
+
     /// The rest of an answer that has ended.
     pub fn finish(&mut self) -> String {
         let mut shown = String::new();
-        let open = std::mem::take(&mut self.open);
+        let [closed, open] = [&mut self.closed, &mut self.open].map(std::mem::take);
+        self.close(&closed, &mut shown);
         self.show(&open, &mut shown);
         self.end_sentence();
         shown
@@ -275,17 +339,9 @@ impl CitationScanner {
         shown.push_str(text);
     }
 
-    /// Shows a citation's numbers of sources; `open` is its text without the closing bracket.
-    fn close(&mut self, open: &str, shown: &mut String) {
-        let numbers: Vec<&str> = open[1..].split(',').map(str::trim).collect();
-        let is_number = |number: &&str| {
-            (1..=DIGITS).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
-        };
-        if !numbers.iter().all(is_number) {
-            self.show(open, shown);
-            return self.show("]", shown);
-        }
-        let numbers: Vec<usize> = numbers.iter().filter_map(|number| number.parse().ok()).collect();
+    /// Shows a citation's numbers of sources.
+    fn close(&mut self, citation: &str, shown: &mut String) {
+        let Some(numbers) = cited_numbers(citation) else { return self.show(citation, shown) };
         let (given, removed): (Vec<usize>, Vec<usize>) =
             numbers.into_iter().partition(|number| (1..=self.count).contains(number));
         self.removed += removed.len();
@@ -317,6 +373,42 @@ impl CitationScanner {
             "without_citation": self.sentences - self.supported,
         })
     }
+}
+
+/// The numbers after the bracket and the words that a citation may begin with; `None` if others stand there.
+fn after_words(open: &str) -> Option<&str> {
+    let inner = open.trim_start_matches(['[', '【']);
+    let number = inner.find(|c: char| c.is_ascii_digit()).unwrap_or(inner.len());
+    let (words, numbers) = inner.split_at(number);
+    let words = words.trim_matches([' ', '#', '^']).to_ascii_lowercase();
+    "sources".starts_with(&words).then_some(numbers)
+}
+
+/// True if this is how a citation may begin.
+fn begins_citation(open: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_digit() || [',', ' ', '-', '–', '^'].contains(&c);
+    after_words(open).is_some_and(|numbers| numbers.chars().all(is_part))
+}
+
+/// The numbers of a citation, those of ranges too; `None` if it is none.
+fn cited_numbers(citation: &str) -> Option<Vec<usize>> {
+    let open = citation.strip_suffix([']', '】'])?;
+    let number = |text: &str| {
+        let digits = text.trim_matches([' ', '^']);
+        let short = (1..=DIGITS).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
+        short.then(|| digits.parse::<usize>().ok()).flatten()
+    };
+    let mut all = Vec::new();
+    for part in after_words(open)?.split(',') {
+        match part.split_once(['-', '–']) {
+            None => all.push(number(part)?),
+            Some((first, last)) => {
+                let (first, last) = (number(first)?, number(last)?);
+                all.extend((first <= last).then_some(first..=last)?);
+            }
+        }
+    }
+    Some(all)
 }
 
 #[cfg(test)]
@@ -355,6 +447,14 @@ mod tests {
         check(1, "x [0] [12345] [1", "x  [12345] [1", account(&[], 0, 1, 1, 1));
         check(1, "It is 3.5 m [1].", "It is 3.5 m [1].", account(&[1], 1, 0, 1, 0));
         check(0, "", "", account(&[], 0, 0, 0, 0));
+        // Other ways to cite.
+        check(2, "So [^1] it is [2-4].", "So [1] it is [2].", account(&[1, 2], 2, 2, 1, 0));
+        check(1, "So 【1】 [Source 4] [sources 1]", "So [1]  [1]", account(&[1], 2, 1, 1, 0));
+        // Links and code.
+        check(1, "See [7](http://a) so [7]", "See [7](http://a) so ", account(&[], 0, 1, 1, 1));
+        check(1, "Say `a[5]` and [5]", "Say `a[5]` and ", account(&[], 0, 1, 1, 1));
+        check(1, "A ` tick\n[5] b", "A ` tick\n b", account(&[], 0, 1, 2, 2));
+        check(1, "```\na[5] = 1\n```\nb[1]", "```\na[5] = 1\n```\nb[1]", account(&[1], 1, 0, 2, 1));
     }
 
     #[test]
@@ -376,6 +476,15 @@ mod tests {
             text if text.contains('7') => ScreenVerdict::Rewritten(text.replace('7', "*")),
             _ => ScreenVerdict::Passed,
         });
+        let mut beside = Passage {
+            heading: "page 7".into(),
+            place: "a.md:1".into(),
+            facts: json!({"text": "whole", "title": "ignore 7", "metadata": {"names": ["room 7", "b"], "year": 1970}}),
+            ..Passage::default()
+        };
+        screen_words(&screen, &mut beside);
+        assert_eq!((beside.heading.as_str(), beside.place.as_str()), ("page *", "a.md:1"));
+        assert_eq!(beside.facts, json!({"title": "", "metadata": {"names": ["room *", "b"], "year": 1970}}));
         let base = KnowledgeBase { store: Arc::new(Three), screen: Some(screen), passages: 3 };
         let message = |role: &str, content: &str| json!({"role": role, "content": content});
         let mut talk = Conversation {

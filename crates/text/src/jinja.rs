@@ -5,7 +5,7 @@ use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value};
 
 pub use crate::chat::numbers::float;
-use crate::chat::{engine, loops, values};
+use crate::chat::{engine, loops, python, values};
 
 /// Instructions that one rendering may take; 64 bytes of output count as one.
 const FUEL: u64 = 2_000_000;
@@ -36,6 +36,7 @@ impl Templates {
             environment.set_syntax(syntax);
         }
         environment.set_fuel(Some(FUEL));
+        environment.add_filter("tojson", |value: &minijinja::Value| python::to_html_json(value));
         environment.add_filter("regex_replace", move |text: &str, pattern: &str, with: &str| {
             replace(text, pattern, with).map_err(|reason| Error::new(ErrorKind::InvalidOperation, reason))
         });
@@ -114,6 +115,21 @@ mod tests {
             ("{% for c in choices %}{{ loop.index }}.{{ c }};{% endfor %}", "1.a b;2.c;"),
             ("{{choices[-1:]}}{{q[0:2]}}{{answer ~ label}}", "['c'] WB1"),
             ("{{ [\"it's\", 'a\"b'] }}", "[\"it's\", 'a\"b']"),
+            (
+                "{{ {'b': \"it's\", 'a': '<é>'} | tojson }}",
+                r#"{"a": "\u003c\u00e9\u003e", "b": "it\u0027s"}"#,
+            ),
+            ("{{ \"it's x1y\".title() }}|{{ 'aBc'.swapcase() }}", "It'S X1Y|AbC"),
+            ("{{ 'a-b-c'.rsplit('-', 1) }}{{ ' a  b c '.rsplit(none, 1) }}", "['a-b', 'c'][' a  b', 'c']"),
+            ("{{ 'k=v=w'.partition('=')[2] }}{{ 'k=v=w'.rpartition('=')[0] }}", "v=wk=v"),
+            (
+                "{{ '7'.zfill(3) }}{{ '-7'.zfill(3) }}|{{ 'a'.ljust(3, '.') }}{{ 'ab'.center(5) }}|",
+                "007-07|a..  ab |",
+            ),
+            ("{{ 'a.txt'.removesuffix('.txt') }}{{ 'xab'.removeprefix('x') }}", "aab"),
+            ("{{ \"it's two words\" | wordcount }}{{ '<b>bold</b>' | striptags }}", "4bold"),
+            ("{{ 'foo bar baz qux' | truncate(9) }}|{{ 'x' | center(4) }}|", "foo...| x  |"),
+            ("{{ 'foo bar baz qux' | truncate(11, killwords=true, end='!', leeway=0) }}", "foo bar ba!"),
         ] {
             assert_eq!(rendered(source).as_deref(), Ok(text), "{source}");
         }

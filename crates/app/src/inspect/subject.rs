@@ -9,8 +9,8 @@ use fathom_tensor::{DType, Device, Tensor};
 use crate::error::{Result, caught, refuse};
 use crate::events::Events;
 use crate::machine::Machine;
-use crate::models::{check_writes, load_with, model_folder};
-use fathom_model::LoadedModel;
+use crate::models::{load_with, model_folder};
+use fathom_model::{EncoderHead, LoadedModel};
 
 /// Ids of one document.
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,7 +57,7 @@ impl Subject {
         caught(|| {
             let device = machine.open()?;
             let loaded = load_with(&device, &folder, adapter, Some(dtype), events)?;
-            check_writes(adapter.unwrap_or(&folder), &loaded.model.spec)?;
+            check_head(adapter.unwrap_or(&folder), &loaded.model.spec)?;
             if loaded.model.spec.virtual_tokens() > 0 {
                 refuse!("virtual tokens of an adapter are not among --ids: look at the model without them");
             }
@@ -128,6 +128,20 @@ impl Subject {
         }
         Ok(())
     }
+}
+
+/// Checks that a model has a head: of tokens, labels or scores.
+///
+/// # Errors
+/// An encoder without one.
+fn check_head(path: &Path, spec: &Spec) -> Result<()> {
+    if spec.encoder.as_ref().is_some_and(|parts| parts.head == EncoderHead::None) {
+        refuse!(
+            "{} is an encoder without a head, so it has no logits; ask it for vectors (fathom serve)",
+            path.display()
+        );
+    }
+    Ok(())
 }
 
 /// Checks that ids fit the model.

@@ -238,5 +238,5 @@ fn what_does_not_go_together_is_refused() {
         let output = fathom([verb, arg(&bert()), "--prompt", "a"]);
         assert!(!output.status.success(), "{verb}: {}", text(&output.stderr));
     }
-    refused(["inspect", "logits", arg(&bert()), "--ids", "2,3"], &["without a masked-language head"]);
+    refused(["inspect", "logits", arg(&bert()), "--ids", "2,3"], &["an encoder without a head"]);
 }

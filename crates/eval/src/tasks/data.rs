@@ -8,6 +8,7 @@ use fathom_text::lessons::Rows;
 use serde_json::{Map, Value};
 
 use super::config::TaskConfig;
+use super::files::{self, FileSettings};
 use super::languages;
 use crate::error::{Error, Result};
 use crate::{long, ruler};
@@ -58,8 +59,12 @@ impl Data {
                 data.splits.insert(name, split);
                 continue;
             }
-            let files = files(config, sets.folder, &name)?;
-            let split = read(config, &files)?;
+            let settings = FileSettings::of(config)?;
+            let files = match files::named(config, sets.folder, &name)? {
+                Some(named) => named,
+                None => stored(config, sets.folder, &name)?,
+            };
+            let split = read(config, &settings, &files)?;
             if split.rows.is_empty() {
                 let shown: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
                 return Err(Error::task(
@@ -144,39 +149,10 @@ fn drawn(config: &TaskConfig, sets: &Sets<'_>, most: &dyn Fn(usize) -> usize) ->
     Ok(Split { columns: rows[0].keys().cloned().collect(), rows })
 }
 
-/// The files of a split.
-fn files(config: &TaskConfig, folder: Option<&Path>, split: &str) -> Result<Vec<PathBuf>> {
+/// The files of a split that a task does not name itself.
+fn stored(config: &TaskConfig, folder: Option<&Path>, split: &str) -> Result<Vec<PathBuf>> {
     let wrong = |reason: String| Error::task(&config.name, reason);
     let path = config.text("dataset_path").ok_or_else(|| wrong("has no `dataset_path`".into()))?;
-    let kwargs = config.keys.get("dataset_kwargs");
-    let given = kwargs.and_then(|kwargs| kwargs.get("data_files"));
-    if ["json", "csv", "parquet", "text"].contains(&path)
-        && let Some(given) = given
-    {
-        let of_split = match given {
-            Value::Object(splits) => splits.get(split).ok_or_else(|| {
-                let known: Vec<&str> = splits.keys().map(String::as_str).collect();
-                wrong(format!("`data_files` has no split `{split}`, only {}", known.join(", ")))
-            })?,
-            // Without splits, all is `train`.
-            all if split == "train" => all,
-            _ => {
-                return Err(wrong(format!(
-                    "`data_files` without splits is the split `train`, and the task uses `{split}`"
-                )));
-            }
-        };
-        let names = of_split.as_array().cloned().unwrap_or_else(|| vec![of_split.clone()]);
-        let at = |name: &str| match (Path::new(name).is_absolute(), folder) {
-            (false, Some(folder)) => folder.join(name),
-            _ => PathBuf::from(name),
-        };
-        let files: Vec<PathBuf> = names.iter().filter_map(Value::as_str).map(at).collect();
-        if let Some(missing) = files.iter().find(|file| !file.is_file()) {
-            return Err(wrong(format!("{} does not exist (`dataset_kwargs.data_files`)", missing.display())));
-        }
-        return Ok(files);
-    }
     let name = config.text("dataset_name");
     let found =
         folder.map_or_else(Vec::new, |folder| in_folder(folder, config, [path, name.unwrap_or("")], split));
@@ -245,12 +221,16 @@ fn is_only_split(config: &TaskConfig, split: &str) -> bool {
     config.num_fewshot == 0 || fewshot_split(config).is_none_or(|name| name == split)
 }
 
-fn read(config: &TaskConfig, files: &[PathBuf]) -> Result<Split> {
+fn read(config: &TaskConfig, settings: &FileSettings, files: &[PathBuf]) -> Result<Split> {
     let mut rows: Vec<Map<String, Value>> = Vec::new();
     for file in files {
         let wrong = |reason: String| Error::task(&config.name, format!("{}: {reason}", file.display()));
         if file.extension().is_some_and(|it| it == "csv" || it == "tsv") {
-            rows.extend(table(file).map_err(wrong)?);
+            rows.extend(table(file, settings.delimiter).map_err(wrong)?);
+            continue;
+        }
+        if let Some(field) = &settings.field {
+            rows.extend(of_field(file, field).map_err(wrong)?);
             continue;
         }
         for row in Rows::open(file)? {
@@ -299,9 +279,31 @@ fn conform(row: Map<String, Value>, all: &Map<String, Value>) -> Map<String, Val
     all.iter().map(of).collect()
 }
 
+/// Rows of a member of a JSON file: a list of objects, or an object of columns.
+fn of_field(file: &Path, field: &str) -> std::result::Result<Vec<Map<String, Value>>, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let mut whole: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    match whole[field].take() {
+        Value::Array(rows) => rows
+            .into_iter()
+            .map(|row| match row {
+                Value::Object(row) => Ok(row),
+                other => Err(format!("a row of `{field}` is no object: {other:.60}")),
+            })
+            .collect(),
+        Value::Object(columns) => {
+            let count = columns.values().filter_map(Value::as_array).map(Vec::len).max().unwrap_or(0);
+            let row = |at: usize| columns.iter().map(|(name, all)| (name.clone(), all[at].clone())).collect();
+            Ok((0..count).map(row).collect())
+        }
+        _ => Err(format!("has no list `{field}` (`dataset_kwargs.field`)")),
+    }
+}
+
 /// Rows of a CSV file, with columns of numbers and of booleans as pandas finds them.
-fn table(file: &Path) -> std::result::Result<Vec<Map<String, Value>>, String> {
-    let delimiter = if file.extension().is_some_and(|it| it == "tsv") { b'\t' } else { b',' };
+fn table(file: &Path, delimiter: Option<u8>) -> std::result::Result<Vec<Map<String, Value>>, String> {
+    let usual = if file.extension().is_some_and(|it| it == "tsv") { b'\t' } else { b',' };
+    let delimiter = delimiter.unwrap_or(usual);
     let reader = csv::ReaderBuilder::new().delimiter(delimiter).from_path(file);
     let mut reader = reader.map_err(|error| error.to_string())?;
     let names: Vec<String> =

@@ -7,6 +7,7 @@ pub mod compare;
 mod config;
 mod data;
 mod doc;
+mod files;
 mod filters;
 mod index;
 mod languages;

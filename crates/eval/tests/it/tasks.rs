@@ -212,3 +212,41 @@ fn every_built_in_task_has_a_valid_configuration() {
     let twice = index.find(&["arc_easy", "ai2_arc"].map(str::to_string));
     assert!(matches!(twice, Err(Error::Task { .. })));
 }
+
+#[test]
+fn files_that_a_task_names_are_read_with_their_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = "[{\"q\": \"1\", \"label\": 0}, {\"q\": \"2\", \"label\": 1}]";
+    for (name, text) in [
+        ("whole.json", format!("{{\"version\": 2, \"data\": {rows}}}")),
+        ("columns.json", "{\"data\": {\"q\": [\"1\", \"2\"], \"label\": [0, 1]}}".into()),
+        ("rows.csv", "q;label\n1;0\n2;1\n".into()),
+        ("te-1.jsonl", "{\"q\": \"1\", \"label\": 0}\n".into()),
+        ("te-2.jsonl", "{\"q\": \"2\", \"label\": 1}\n".into()),
+    ] {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let of = |path: &str, kwargs: &str| {
+        let set = format!("dataset_path: {path}\ndataset_kwargs: {{{kwargs}}}");
+        fs::write(folder.path().join("task.yaml"), CHOICES.replace("dataset_path: some/set", &set)).unwrap();
+        ran(folder.path(), &["choices"], 64, &Options::default()).map_err(|error| error.to_string())
+    };
+    for (path, kwargs) in [
+        ("json", "data_files: {test: whole.json}, field: data"),
+        ("json", "data_files: {test: columns.json}, field: data, trust_remote_code: true"),
+        ("csv", "data_files: {test: rows.csv}, sep: ';'"),
+        ("json", "data_files: {test: 'te*.jsonl'}, data_dir: ."),
+    ] {
+        let found = of(path, kwargs).unwrap().json();
+        assert_eq!(found["n-samples"]["choices"]["original"], 2, "{kwargs}");
+    }
+    for (path, kwargs, part) in [
+        ("json", "data_files: {test: whole.json}, field: rows", "has no list `rows`"),
+        ("json", "data_files: {test: whole.json}, chunksize: 3", "`dataset_kwargs.chunksize` is not read"),
+        ("csv", "data_files: {test: rows.csv}, sep: '||'", "has to be one ASCII character"),
+        ("json", "data_files: {test: 'no*.json'}", "does not exist"),
+    ] {
+        let error = of(path, kwargs).map(|_| ()).unwrap_err();
+        assert!(error.contains(part), "{error}");
+    }
+}

@@ -14,7 +14,7 @@ use super::{
     AdmittedRequest, Answer, Server, apart, guardrails_chunk, ignored, json_answer, on_blocking_thread,
     usage, usage_chunk,
 };
-use crate::answering::{ModelRequests, blocked, collect, ended_by, reason};
+use crate::answering::{ModelRequests, blocked, collect, ended_by, reason, refusal};
 use crate::fault::Fault;
 use crate::fields::Fields;
 use crate::now::now_s;
@@ -199,6 +199,9 @@ fn written(id: &str, asking: &CompletionRequest, all: &[RequestOutput]) -> Answe
                 "finish_reason": reason(stop.unwrap_or(&Stop::Length)),
                 "stop_reason": ended_by(stop),
             });
+            if let Some((_, why)) = refusal(stop) {
+                choice["refusal"] = why.into();
+            }
             if params.token_ids {
                 choice["token_ids"] = json!(answer.ids);
                 choice["prompt_token_ids"] = json!(prompt);
@@ -302,6 +305,9 @@ impl Protocol for Chunks {
                     "finish_reason": reason(&stop),
                     "stop_reason": ended_by(Some(&stop)),
                 });
+                if let Some((_, why)) = refusal(Some(&stop)) {
+                    choice["refusal"] = why.into();
+                }
                 if self.params.token_ids {
                     choice["token_ids"] = json!([]);
                 }

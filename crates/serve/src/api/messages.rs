@@ -9,6 +9,7 @@ use super::params::one_answer;
 use super::talk::{self, Talk};
 use super::tools::{self, AnswerPart, Scanner};
 use super::{AdmittedRequest, Answer, Server, ignored, json_answer, on_blocking_thread, raw, typed};
+use crate::answering::refusal;
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::knowledge::{CitationScanner, Sources};
@@ -151,6 +152,12 @@ fn why(stop: Option<&Stop>, calls: bool) -> &'static str {
     }
 }
 
+/// The rail that refused the answer, and its message, as Anthropic reports a refusal.
+fn stop_details(stop: Option<&Stop>) -> Value {
+    let of = |(rail, why)| json!({"type": "refusal", "category": rail, "explanation": why});
+    refusal(stop).map_or(Value::Null, of)
+}
+
 /// The stop text that ended the answer.
 fn stopped_by(stop: Option<&Stop>) -> Value {
     match stop {
@@ -203,6 +210,7 @@ pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
         "model": talk.params.name,
         "stop_reason": why(answer.stop.as_ref(), !calls.is_empty()),
         "stop_sequence": stopped_by(answer.stop.as_ref()),
+        "stop_details": stop_details(answer.stop.as_ref()),
         "usage": usage(&talk.answering.usage),
     });
     if let (Some(sources), Some(citations)) = (&talk.sources, citations) {
@@ -386,7 +394,11 @@ impl Protocol for Blocks {
     fn end(&mut self, took: &Usage, out: &mut Frames) {
         self.close(out);
         let stop = self.stop.as_ref();
-        let delta = json!({"stop_reason": why(stop, self.calls > 0), "stop_sequence": stopped_by(stop)});
+        let delta = json!({
+            "stop_reason": why(stop, self.calls > 0),
+            "stop_sequence": stopped_by(stop),
+            "stop_details": stop_details(stop),
+        });
         let mut event = json!({"type": "message_delta", "delta": delta, "usage": usage(took)});
         if let Some(citations) = &self.citations {
             event["citations"] = citations.json();

@@ -12,6 +12,7 @@ use super::params::one_answer;
 use super::talk::Talk;
 use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, on_blocking_thread};
+use crate::answering::refusal;
 use crate::fault::{self, Fault};
 use crate::fields::Fields;
 use crate::knowledge::{CitationScanner, Sources};
@@ -154,6 +155,9 @@ impl Frame {
         let mut response = self.json(status(stop), output, usage);
         if let Some(reason) = cut_by(stop) {
             response["incomplete_details"] = json!({"reason": reason});
+            if let Some((rail, _)) = refusal(stop) {
+                response["incomplete_details"]["rail"] = rail.into();
+            }
         }
         response
     }
@@ -209,8 +213,12 @@ fn words_part(text: &str, logprobs: &[Value]) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
 }
 
-fn words_item(id: &str, part: Value, status: &str) -> Value {
-    let content = json!([part]);
+/// The part of a message with which a rail refused the answer.
+fn refusal_part(stop: Option<&Stop>) -> Option<Value> {
+    refusal(stop).map(|(_, why)| json!({"type": "refusal", "refusal": why}))
+}
+
+fn words_item(id: &str, content: Vec<Value>, status: &str) -> Value {
     json!({"type": "message", "id": id, "status": status, "role": "assistant", "content": content})
 }
 
@@ -262,7 +270,8 @@ fn written(server: &Server, frame: &Frame, talk: &Talk, answer: &fathom_base::An
     let mut output = Vec::new();
     if !words.is_empty() || calls.is_empty() {
         let part = words_part(&words, &Logprobs::of(talk).json(&answer.logprobs));
-        output.push(words_item(&server.unique("msg_"), part, status(answer.stop.as_ref())));
+        let content = std::iter::once(part).chain(refusal_part(answer.stop.as_ref())).collect();
+        output.push(words_item(&server.unique("msg_"), content, status(answer.stop.as_ref())));
     }
     // A call found in the text is complete; one that is the whole answer has the answer's status.
     let status_of_calls =
@@ -358,8 +367,7 @@ impl Items {
         let index = self.output.len();
         if self.words.is_none() {
             let id = self.server.unique("msg_");
-            let mut item = words_item(&id, Value::Null, "in_progress");
-            item["content"] = json!([]);
+            let item = words_item(&id, Vec::new(), "in_progress");
             self.tell("response.output_item.added", json!({"output_index": index, "item": item}), out);
             let part = words_part("", &[]);
             let added = json!({"item_id": id, "output_index": index, "content_index": 0, "part": part});
@@ -388,7 +396,23 @@ impl Items {
         self.tell("response.output_text.done", done, out);
         let part = words_part(&text, &logprobs);
         self.tell("response.content_part.done", with("part", part.clone()), out);
-        let item = words_item(&id, part, status(self.stop.as_ref()));
+        let mut content = vec![part];
+        if let Some(part) = refusal_part(self.stop.as_ref()) {
+            let why = part["refusal"].clone();
+            let events = [
+                ("response.content_part.added", "part", json!({"type": "refusal", "refusal": ""})),
+                ("response.refusal.delta", "delta", why.clone()),
+                ("response.refusal.done", "refusal", why),
+                ("response.content_part.done", "part", part.clone()),
+            ];
+            for (kind, name, value) in events {
+                let mut event = with(name, value);
+                event["content_index"] = 1.into();
+                self.tell(kind, event, out);
+            }
+            content.push(part);
+        }
+        let item = words_item(&id, content, status(self.stop.as_ref()));
         self.tell("response.output_item.done", json!({"output_index": index, "item": item}), out);
         self.output.push(item);
     }
@@ -456,6 +480,9 @@ impl Protocol for Items {
                     self.text(&rest, out);
                 }
                 let ended = status(Some(&stop));
+                if refusal(Some(&stop)).is_some() && self.words.is_none() {
+                    self.text("", out);
+                }
                 self.stop = Some(stop);
                 if let Some(call) = self.forced.take() {
                     self.call(&call, ended, out);

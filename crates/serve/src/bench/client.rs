@@ -153,7 +153,15 @@ pub fn post_all(target: &Target, path: &str, bodies: &[String]) -> Result<Vec<(u
         let mut all = Vec::with_capacity(bodies.len());
         for body in bodies {
             let broken = || Error::Refused(format!("{} broke off a response to {path}", target.address));
-            let response = connection.send(target, path, body).await.ok_or_else(broken)?;
+            // A server may close a connection after any response.
+            let response = match connection.send(target, path, body).await {
+                Some(response) => response,
+                None if !all.is_empty() => {
+                    connection = Connection::open(target).await?;
+                    connection.send(target, path, body).await.ok_or_else(broken)?
+                }
+                None => return Err(broken()),
+            };
             let status = response.status().as_u16();
             let whole =
                 Limited::new(response.into_body(), MOST_BYTES).collect().await.map_err(|_| broken())?;

@@ -4,7 +4,7 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::{concat, items, loops, python, values};
+use super::{concat, items, loops, python, strings, values};
 
 /// Environment for templates whose source went through [`loops::asking`]. It has no limit on steps yet.
 pub fn environment() -> Environment<'static> {
@@ -20,8 +20,12 @@ pub fn environment() -> Environment<'static> {
         if let ("index", ValueKind::Seq | ValueKind::String, [wanted]) = (method, value.kind(), args) {
             return index(value, wanted);
         }
+        if let Some(found) = value.as_str().and_then(|text| strings::call(text, method, args)) {
+            return found;
+        }
         unknown_method_callback(state, value, method, args)
     });
+    strings::register(&mut environment);
     environment.set_formatter(|out, _, value| {
         // Print numbers, lists and objects as Python does; everything else with the default, without escaping.
         let printed = match value.kind() {

@@ -47,6 +47,15 @@ pub fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     Ok(out)
 }
 
+/// `tojson` as Jinja defines it: sorted keys, ASCII, and nothing that HTML would read as its own.
+pub fn to_html_json(value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    let separators = [", ", ": "].map(str::to_string);
+    Json { indent: None, separators, sorted: true, ascii: true, out: &mut out }.write(value, 0)?;
+    let escapes = [('<', "\\u003c"), ('>', "\\u003e"), ('&', "\\u0026"), ('\'', "\\u0027")];
+    Ok(escapes.iter().fold(out, |text, (from, to)| text.replace(*from, to)))
+}
+
 struct Json<'o> {
     indent: Option<usize>,
     /// Separators between items and after keys.

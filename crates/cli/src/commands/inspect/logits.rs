@@ -12,16 +12,18 @@ const SHOWN: usize = 5;
 
 /// Runs the verb.
 pub fn run(args: &InspectModel) -> Result<()> {
-    let Logits { best, last } = logits(&super::subject::subject(args)?, args.out.as_deref())?;
+    let found = logits(&super::subject::subject(args)?, args.out.as_deref())?;
     if args.out.is_none() {
-        print(args, &best, &last);
+        print(args, &found);
     }
     Ok(())
 }
 
-fn print(args: &InspectModel, best: &[(usize, f32)], last: &[f32]) {
+fn print(args: &InspectModel, Logits { best, last, of_tokens }: &Logits) {
     let tokenizer = models::model_folder(&args.model).and_then(|folder| models::tokenizer(&folder)).ok();
-    outln!("{:>8} {:>8} {:>8} {:>10}", "position", "id", "next", "logit");
+    let tokenizer = tokenizer.filter(|_| *of_tokens);
+    let column = if *of_tokens { "next" } else { "label" };
+    outln!("{:>8} {:>8} {column:>8} {:>10}", "position", "id", "logit");
     let ids = if args.decoder_ids.is_empty() { &args.ids } else { &args.decoder_ids };
     for (position, (id, (next, logit))) in ids.iter().zip(best).enumerate() {
         let text = shown(tokenizer.as_ref(), *next);
