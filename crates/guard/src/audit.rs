@@ -1,6 +1,6 @@
 //! The audit log: one line of JSON for each judged text and each verdict about it, in files that are rotated. Lines
-//! are chained by keyed hashes, and the last one is named in a file of its own, so that a changed, dropped or added
-//! line is found. Texts are not in it unless the configuration says so: their keyed hash is.
+//! are chained by keyed hashes, and the last one is named in a file of its own under a keyed hash, so that a changed,
+//! dropped or added line is found. Texts are not in it unless the configuration says so: their keyed hash is.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -16,7 +16,7 @@ use crate::config::AuditSettings;
 use crate::rail::Context;
 use crate::verdict::{Decision, Direction, Reason, Verdict};
 
-/// Name of the file with the number of lines and the hash of the last one.
+/// Name of the file with the number of lines, the hash of the last one, and a keyed hash of both.
 const HEAD: &str = "audit.head";
 /// Bytes of `,"hash":"` and the hash with its end.
 const SUFFIX: usize = 9 + 64 + 2;
@@ -81,6 +81,7 @@ pub struct Audit {
 /// Keys of hashes, derived from the secret.
 struct Keys {
     chain: [u8; 32],
+    head: [u8; 32],
     text: [u8; 32],
 }
 
@@ -88,12 +89,42 @@ impl Keys {
     fn of(secret: &[u8]) -> Keys {
         Keys {
             chain: blake3::derive_key("fathom guard audit chain", secret),
+            head: blake3::derive_key("fathom guard audit head", secret),
             text: blake3::derive_key("fathom guard audit text", secret),
         }
     }
 
     fn chained(&self, body: &str) -> String {
         blake3::keyed_hash(&self.chain, body.as_bytes()).to_hex().to_string()
+    }
+
+    /// The text of the file [`HEAD`].
+    fn head(&self, lines: u64, last: &str) -> String {
+        let head = format!("{lines:020} {last}");
+        format!("{head} {}\n", blake3::keyed_hash(&self.head, head.as_bytes()).to_hex())
+    }
+
+    /// The number of lines and the hash of the last one, as the file [`HEAD`] of a folder has them.
+    fn read_head(&self, folder: &Path) -> std::result::Result<(u64, String), HeadFault> {
+        let text = std::fs::read_to_string(folder.join(HEAD)).map_err(|_| HeadFault::Missing)?;
+        let mut words = text.trim_end_matches('\n').split(' ');
+        let head = words.next().and_then(|lines| lines.parse().ok()).zip(words.next().map(str::to_string));
+        head.filter(|(lines, last)| self.head(*lines, last) == text).ok_or(HeadFault::Changed)
+    }
+}
+
+/// A fault of the file [`HEAD`].
+enum HeadFault {
+    Missing,
+    Changed,
+}
+
+impl HeadFault {
+    fn problem(&self) -> &'static str {
+        match self {
+            HeadFault::Missing => "the log's audit.head is missing",
+            HeadFault::Changed => "the log's audit.head was not written with this secret",
+        }
     }
 }
 
@@ -147,13 +178,6 @@ fn secret(path: &Path) -> Result<Vec<u8>> {
     }
 }
 
-/// The number of lines and the hash of the last one.
-fn head(folder: &Path) -> Option<(u64, String)> {
-    let text = std::fs::read_to_string(folder.join(HEAD)).ok()?;
-    let (lines, hash) = text.trim_end_matches('\n').split_once(' ')?;
-    Some((lines.parse().ok()?, hash.to_string()))
-}
-
 impl Audit {
     /// Opens or continues the log of a configuration in `base`, its folder.
     ///
@@ -165,11 +189,11 @@ impl Audit {
         let keys = Keys::of(&secret(&base.join(&settings.secret))?);
         let written = files(&folder)?;
         let number = written.len().max(1) as u64;
-        let (lines, last) = match head(&folder) {
-            Some(head) => head,
-            None if written.is_empty() => (0, String::new()),
-            None => {
-                let what = format!("{}: the log has no {HEAD}; move the old log elsewhere", folder.display());
+        let (lines, last) = match keys.read_head(&folder) {
+            Ok(head) => head,
+            Err(HeadFault::Missing) if written.is_empty() => (0, String::new()),
+            Err(fault) => {
+                let what = format!("{}: {}; move the old log elsewhere", folder.display(), fault.problem());
                 return Err(Error::Unmet { what });
             }
         };
@@ -180,6 +204,7 @@ impl Audit {
         let path = folder.join(HEAD);
         let head = OpenOptions::new().create(true).write(true).truncate(false).open(&path);
         let head = head.map_err(|error| Error::io("create", &path, error))?;
+        write_head(&head, &path, &keys.head(lines, &last))?;
         let state = State { file, bytes, number, lines, last, head, broken: None };
         Ok(Audit { settings: settings.clone(), folder, keys, state: Mutex::new(state) })
     }
@@ -270,13 +295,16 @@ impl Audit {
         line.push_str(&format!(",\"hash\":\"{hash}\"}}\n"));
         let path = || self.folder.join(file_name(state.number));
         state.file.write_all(line.as_bytes()).map_err(|error| Error::io("write", path(), error))?;
-        let head = format!("{:020} {hash}\n", record.line);
-        std::os::unix::fs::FileExt::write_all_at(&state.head, head.as_bytes(), 0)
-            .map_err(|error| Error::io("write", self.folder.join(HEAD), error))?;
+        write_head(&state.head, &self.folder.join(HEAD), &self.keys.head(record.line, &hash))?;
         (state.lines, state.last) = (record.line, hash);
         state.bytes += line.len() as u64;
         Ok(())
     }
+}
+
+fn write_head(file: &File, path: &Path, head: &str) -> Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, head.as_bytes(), 0)
+        .map_err(|error| Error::io("write", path, error))
 }
 
 /// Reads the lines of a log.
@@ -311,7 +339,8 @@ pub struct AuditMismatch {
 /// Verifies the chain of a log with the secret in a file; returns the number of lines.
 ///
 /// # Errors
-/// Files that cannot be read; [`AuditMismatch`] as the inner error of a changed, dropped or added line.
+/// Files that cannot be read; [`AuditMismatch`] as the inner error of a changed, dropped or added line, or of a head that
+/// is missing or was not written with the secret.
 pub fn verify(folder: &Path, secret_file: &Path) -> Result<std::result::Result<u64, AuditMismatch>> {
     let key = std::fs::read(secret_file).map_err(|error| Error::io("read", secret_file, error))?;
     let keys = Keys::of(&key);
@@ -339,13 +368,10 @@ pub fn verify(folder: &Path, secret_file: &Path) -> Result<std::result::Result<u
             (last, lines) = (hash.to_string(), record.line);
         }
     }
-    match head(folder) {
-        Some(head) if head == (lines, last.clone()) => Ok(Ok(lines)),
-        None if lines == 0 => Ok(Ok(0)),
-        _ => Ok(Err(AuditMismatch {
-            file: at.0,
-            line: at.1,
-            problem: "lines behind this one were dropped or added",
-        })),
-    }
+    let problem = match keys.read_head(folder) {
+        Ok((all, hash)) if all == lines && hash == last => return Ok(Ok(lines)),
+        Ok(_) => "lines behind this one were dropped or added",
+        Err(fault) => fault.problem(),
+    };
+    Ok(Err(AuditMismatch { file: at.0, line: at.1, problem }))
 }

@@ -449,7 +449,10 @@ fn verdict(
             .iter()
             .map(|finding| Edit {
                 span: finding.span.clone(),
-                text: if action == Action::Mask { rail.rail.mask(finding) } else { String::new() },
+                text: match action {
+                    Action::Mask => rail.rail.mask(finding),
+                    _ => rail.rail.omit(text, finding),
+                },
             })
             .collect(),
         _ => Vec::new(),

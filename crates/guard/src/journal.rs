@@ -163,7 +163,7 @@ fn call_json(call: &ModelCall) -> Value {
 fn stats(runs: &[RailRun], calls: &[ModelCall]) -> Value {
     let mut stats = json!({
         "llm_calls_count": calls.len(),
-        "llm_calls_duration": calls.iter().map(|call| call.took.as_secs_f64()).sum::<f64>(),
+        "llm_calls_duration": calls.iter().map(|call| call.took).sum::<Duration>().as_secs_f64(),
         "llm_calls_total_prompt_tokens": calls.iter().map(|call| call.usage.prompt_tokens).sum::<usize>(),
         "llm_calls_total_completion_tokens": calls.iter().map(|call| call.usage.answer_tokens).sum::<usize>(),
     });

@@ -192,7 +192,10 @@ impl<'a> Reader<'a> {
         let kind = entry.manifest.name;
         let rail = (entry.build)(Spanned::new(span.clone(), own), &setting, self.needs);
         let rail = rail.map_err(|error| match error {
-            BuildError::Options(error) => self.malformed(&error, span.start),
+            BuildError::Options(error) => self.wrong(
+                error.span().map_or(span.start, |it| it.start),
+                format!("rail {kind}: {}", error.message()),
+            ),
             BuildError::Refused(refused) => {
                 let at = places.get(refused.key).copied().unwrap_or(span.start);
                 self.wrong(at, format!("rail {kind}: `{}`: {}", refused.key, refused.message))

@@ -281,6 +281,11 @@ pub trait Rail: Send + Sync {
         format!("<{}>", finding.kind.to_uppercase())
     }
 
+    /// Text in place of an omitted finding: nothing, unless it stands for another text.
+    fn omit(&self, _text: &str, _finding: &Finding) -> String {
+        String::new()
+    }
+
     /// Asks the rail's model once, so that a server is ready only with all of them.
     ///
     /// # Errors

@@ -1,6 +1,8 @@
-//! Byte ranges of findings.
+//! Byte ranges of findings, and boundaries of graphemes.
 
 use std::ops::Range;
+
+use unicode_segmentation::GraphemeCursor;
 
 use crate::verdict::Finding;
 
@@ -31,4 +33,21 @@ pub fn united(mut findings: Vec<Finding>) -> Vec<Finding> {
         }
     }
     out
+}
+
+/// The grapheme boundary at or before an offset; before the last grapheme, if the offset is the text's end.
+pub fn grapheme_floor(text: &str, at: usize) -> usize {
+    let at = text.floor_char_boundary(at);
+    if at == 0 {
+        return 0;
+    }
+    let bytes = text.as_bytes();
+    if at < text.len() && bytes[at - 1].is_ascii() && bytes[at].is_ascii() && bytes[at - 1] != b'\r' {
+        return at;
+    }
+    let mut cursor = GraphemeCursor::new(at, text.len(), true);
+    if at < text.len() && cursor.is_boundary(text, 0).unwrap_or(false) {
+        return at;
+    }
+    cursor.prev_boundary(text, 0).ok().flatten().unwrap_or(0)
 }

@@ -8,8 +8,6 @@
 
 use std::sync::Arc;
 
-use unicode_segmentation::GraphemeCursor;
-
 use crate::calls::{Call, CallScanner};
 use crate::config::Hold;
 use crate::engine::{Engine, Subject, View};
@@ -431,29 +429,12 @@ fn settled(text: &str, mark: usize, findings: &[Finding]) -> usize {
             .iter()
             .find(|it| it.span.start < mark && mark < it.span.end)
             .map_or(mark, |it| it.span.start);
-        let floor = grapheme_floor(text, outside);
+        let floor = crate::spans::grapheme_floor(text, outside);
         if floor == mark {
             return mark;
         }
         mark = floor;
     }
-}
-
-/// The grapheme boundary at or before an offset; before the last grapheme, if the offset is the text's end.
-fn grapheme_floor(text: &str, at: usize) -> usize {
-    let at = text.floor_char_boundary(at);
-    if at == 0 {
-        return 0;
-    }
-    let bytes = text.as_bytes();
-    if at < text.len() && bytes[at - 1].is_ascii() && bytes[at].is_ascii() && bytes[at - 1] != b'\r' {
-        return at;
-    }
-    let mut cursor = GraphemeCursor::new(at, text.len(), true);
-    if at < text.len() && cursor.is_boundary(text, 0).unwrap_or(false) {
-        return at;
-    }
-    cursor.prev_boundary(text, 0).ok().flatten().unwrap_or(0)
 }
 
 fn moved(mut verdict: Verdict, by: usize) -> Verdict {

@@ -159,7 +159,7 @@ pub struct RailRates {
     pub false_positives: usize,
     /// Let a text pass, as expected.
     pub true_negatives: usize,
-    /// Let a text pass that should not, which another rail may have caught.
+    /// Let a text pass that it should not: the rail that the interaction names, or any if none is named and none acted.
     pub false_negatives: usize,
     /// Failed.
     pub failures: usize,
@@ -252,6 +252,7 @@ fn agrees(one: &Interaction, found: &Judgement) -> bool {
 }
 
 fn confuse(rails: &mut BTreeMap<String, RailRates>, one: &Interaction, found: &Judgement) {
+    let caught = found.rails.iter().any(|rail| Judgement::acts(rail.decision) && !rail.failed);
     for rail in &found.rails {
         let own = rails.entry(rail.rail.clone()).or_default();
         // A rail that is named by the interaction answers for it alone.
@@ -261,6 +262,8 @@ fn confuse(rails: &mut BTreeMap<String, RailRates>, one: &Interaction, found: &J
             (_, true, true) => &mut own.true_positives,
             (_, false, true) => &mut own.false_positives,
             (_, false, false) => &mut own.true_negatives,
+            // Another rail caught a text for which none is named.
+            (_, true, false) if one.rail.is_empty() && caught => continue,
             (_, true, false) => &mut own.false_negatives,
         };
         *cell += 1;
@@ -299,6 +302,28 @@ mod tests {
         assert_eq!(report.rails["s"].failures, 4);
         assert_eq!(report.misses.iter().map(|miss| &*miss.id).collect::<Vec<_>>(), ["2", "5"]);
         assert!(serde_json::to_string(&report).is_ok());
+    }
+
+    #[test]
+    fn a_text_that_one_rail_catches_is_no_miss_of_the_others() {
+        let set = read_interactions(
+            "{\"text\": \"a\", \"expected\": \"block\"}\n{\"text\": \"b\", \"expected\": \"block\"}",
+        )
+        .unwrap();
+        let report = evaluate(&set, |one| {
+            let decision = if one.id == "1" { Decision::Block } else { Decision::Allow };
+            let rail = |name: &str, decision| RailDecision {
+                rail: name.into(),
+                decision,
+                failed: false,
+                score: None,
+            };
+            let rails = vec![rail("r", decision), rail("s", Decision::Allow)];
+            Ok::<_, ()>(Judgement { decision, rails, took_s: 0.001 })
+        })
+        .unwrap();
+        let missed = |name: &str| report.rails[name].false_negatives;
+        assert_eq!((report.rails["r"].true_positives, missed("r"), missed("s")), (1, 1, 1));
     }
 
     #[test]

@@ -355,12 +355,26 @@ impl Maker<'_, '_> {
         let source = self.flow.name.trim_start_matches("regex check ");
         let found = self.settings.at(&["rails", "config", "regex_detection", source]);
         let found = found.ok_or_else(|| format!("needs `rails.config.regex_detection.{source}.patterns`"))?;
-        let patterns = found.node.get("patterns").map(Node::texts).unwrap_or_default();
+        let insensitive = found.node.get("case_insensitive").is_some_and(Node::is_true);
+        let mut patterns = Vec::new();
+        for node in found.node.get("patterns").map(Node::items).unwrap_or_default() {
+            let pattern = node.text().unwrap_or_default();
+            match crate::rails::parsed_pattern(&pattern, insensitive) {
+                Ok(_) => patterns.push(pattern),
+                Err(why) => {
+                    let name = format!("regex_detection.{source}.patterns");
+                    self.unsaid(
+                        FileValue { node, ..found },
+                        &name,
+                        &format!("has one that is not read: {why}"),
+                    );
+                }
+            }
+        }
         if patterns.is_empty() {
-            return Err("has no patterns: it would find nothing".into());
+            return Err("has no patterns that are read here: it would find nothing".into());
         }
         let rail = self.rail("regex").with_list("patterns", &patterns);
-        let insensitive = found.node.get("case_insensitive").is_some_and(Node::is_true);
         Ok(if insensitive { rail.with("case_insensitive", true) } else { rail })
     }
 

@@ -111,7 +111,8 @@ fn top(draft: &mut Draft, file: &Path, config: &Node) {
 fn rails_keys(draft: &mut Draft, file: &Path, rails: &Node) {
     for Entry { key, line, node } in rails.entries() {
         match key.as_str() {
-            "input" | "output" | "retrieval" | "config" => {}
+            "input" | "output" | "retrieval" => {}
+            "config" => super::options::unread(draft, file, node, "rails.config"),
             "tool_output" | "tool_call" | "tool_input" | "tool_result" => {
                 if let Some(tools) = node.get("per_tool") {
                     let why = "names flows of single tools; write `tools = [\"NAME\"]` in the rail's table";

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::colang::Program;
-use super::yaml::Node;
+use super::draft::Draft;
+use super::yaml::{Entry, Node};
 
 /// Directions with the keys of their flows.
 pub(super) const DIRECTIONS: [(&str, &str); 7] = [
@@ -31,6 +32,55 @@ pub(super) struct FileValue<'a> {
     pub file: &'a Path,
     /// The value.
     pub node: &'a Node,
+}
+
+/// Names below `rails.config` by where they are; `*` is any name. What is below others is read as it is.
+const NAMES: &[(&str, &str)] = &[
+    (
+        "rails.config",
+        "content_safety context_bloat_detection fact_checking hf_classifier injection_detection jailbreak_detection \
+         language_detector regex_detection sensitive_data_detection",
+    ),
+    ("rails.config.content_safety", "multilingual reasoning"),
+    (
+        "rails.config.context_bloat_detection",
+        "action max_chars max_repetition_ratio max_run_ratio min_entropy",
+    ),
+    ("rails.config.fact_checking", "parameters"),
+    ("rails.config.fact_checking.parameters", "endpoint"),
+    ("rails.config.hf_classifier", "*"),
+    ("rails.config.hf_classifier.*", "blocked_labels engine model task threshold"),
+    ("rails.config.injection_detection", "action injections yara_path yara_rules"),
+    (
+        "rails.config.jailbreak_detection",
+        "api_key api_key_env_var length_per_perplexity_threshold nim_base_url nim_url \
+         prefix_suffix_perplexity_threshold server_endpoint",
+    ),
+    (
+        "rails.config.language_detector",
+        "allowed_languages blocked_languages fail_open num_characters_for_prediction refusal_messages",
+    ),
+    ("rails.config.regex_detection", "input output retrieval"),
+    ("rails.config.regex_detection.*", "case_insensitive patterns"),
+    ("rails.config.sensitive_data_detection", "input output recognizers retrieval"),
+    ("rails.config.sensitive_data_detection.*", "entities score_threshold"),
+];
+
+/// Lists the names below a value at a path that are not in [`NAMES`].
+pub(super) fn unread(draft: &mut Draft, file: &Path, node: &Node, path: &str) {
+    let any = || format!("{}.*", path.rsplit_once('.').map_or("", |(parent, _)| parent));
+    let of = |path: &str| NAMES.iter().find(|(at, _)| *at == path).map(|(_, names)| *names);
+    let Some(names) = of(path).or_else(|| of(&any())) else { return };
+    let names: Vec<&str> = names.split_whitespace().collect();
+    for Entry { key, line, node } in node.entries() {
+        let path = format!("{path}.{key}");
+        if names.contains(&key.as_str()) || names == ["*"] {
+            unread(draft, file, node, &path);
+        } else {
+            let hint = fathom_base::recipe::suggest_name(key, &names, "read are");
+            draft.unsaid(file, *line, path, format!("is not read; {hint}"));
+        }
+    }
 }
 
 /// Name of a model of the list.

@@ -19,7 +19,7 @@ const LEAST: usize = 12;
 /// Bytes of the longest run that is decoded; longer ones fail.
 const MOST: usize = 1 << 20;
 /// Kinds of rails that may judge decoded text.
-const THEN: [&str; 4] = ["injection", "secrets", "hidden_text", "personal_data"];
+const THEN: [&str; 5] = ["regex", "injection", "secrets", "hidden_text", "personal_data"];
 
 /// Options.
 #[derive(Deserialize)]
@@ -77,11 +77,15 @@ impl RailKind for Encodings {
                 let hint = fathom_base::recipe::suggest_name(name, &THEN, "there are");
                 return Err(OptionError::new("then", format!("`{name}` cannot judge decoded text; {hint}")));
             };
-            let table = match *known {
-                "personal_data" => format!("kinds = {:?}", options.kinds),
-                _ => String::new(),
+            let (key, table) = match *known {
+                "personal_data" => ("kinds", format!("kinds = {:?}", options.kinds)),
+                "regex" if options.patterns.is_empty() => {
+                    return Err(OptionError::new("then", "has `regex`, which needs `patterns`"));
+                }
+                "regex" => continue,
+                _ => ("then", String::new()),
             };
-            tables.push((if *known == "personal_data" { "kinds" } else { "then" }, known, table));
+            tables.push((key, known, table));
         }
         if !options.patterns.is_empty() {
             let patterns = toml::Value::from(options.patterns.clone());
@@ -172,7 +176,66 @@ fn escaped(run: &str) -> Option<String> {
     (count >= 2).then(|| is_text(out)).flatten()
 }
 
-/// Parts of a text from an offset on that are encoded. Runs have no white space in them.
+/// Characters between the parts of hexadecimal text that is not written as one.
+fn is_gap(c: char) -> bool {
+    c.is_whitespace() || ",:;".contains(c)
+}
+
+/// Returns whether a part is one of base64 that was broken: it has what words have not, a digit, a sign, or a capital
+/// within.
+fn is_broken_base64(part: &str) -> bool {
+    let bytes = part.as_bytes();
+    let signs = |b: &u8| b.is_ascii_digit() || b"+/=_-".contains(b);
+    bytes.iter().all(|b| b.is_ascii_alphanumeric() || signs(b))
+        && (bytes.iter().any(signs)
+            || bytes.windows(2).any(|two| two[0].is_ascii_lowercase() && two[1].is_ascii_uppercase()))
+}
+
+/// Returns whether a part has pairs of hexadecimal digits alone.
+fn is_broken_hex(part: &str) -> bool {
+    let digits = part.strip_prefix("0x").unwrap_or(part);
+    digits.len() >= 2 && digits.len() % 2 == 0 && digits.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// Runs of neighbouring parts that belong together, each with its place.
+fn broken(
+    text: &str,
+    from: usize,
+    gap: fn(char) -> bool,
+    belongs: fn(&str) -> bool,
+) -> impl Iterator<Item = Range<usize>> {
+    let mut runs: Vec<(Range<usize>, usize)> = Vec::new();
+    let (mut at, mut open) = (from, false);
+    for part in text[from..].split_inclusive(gap) {
+        let bare = part.trim_end_matches(gap);
+        if !bare.is_empty() {
+            match runs.last_mut().filter(|_| open) {
+                Some((run, parts)) if belongs(bare) => (run.end, *parts) = (at + bare.len(), *parts + 1),
+                _ if belongs(bare) => runs.push((at..at + bare.len(), 1)),
+                _ => {}
+            }
+            open = belongs(bare);
+        }
+        at += part.len();
+    }
+    runs.into_iter().filter(|(_, parts)| *parts > 1).map(|(run, _)| run)
+}
+
+/// Parts of a text in base64 or hexadecimal that white space breaks.
+fn broken_parts(text: &str, from: usize) -> impl Iterator<Item = DecodedText> {
+    let joined = move |span: &Range<usize>, gap: fn(char) -> bool| text[span.clone()].replace(gap, "");
+    let base64 = broken(text, from, char::is_whitespace, is_broken_base64).filter_map(move |span| {
+        let text = base64(&joined(&span, char::is_whitespace))?;
+        Some(DecodedText { span, kind: "base64", text })
+    });
+    let hex = broken(text, from, is_gap, is_broken_hex).filter_map(move |span| {
+        let text = hexadecimal(&joined(&span, is_gap).replace("0x", ""))?;
+        Some(DecodedText { span, kind: "hex", text })
+    });
+    base64.chain(hex)
+}
+
+/// Parts of a text from an offset on that are encoded: runs without white space, and those that it breaks.
 fn decoded(text: &str, from: usize) -> Vec<DecodedText> {
     let mut found = Vec::new();
     let mut at = from;
@@ -188,6 +251,7 @@ fn decoded(text: &str, from: usize) -> Vec<DecodedText> {
         }
         at += run.len();
     }
+    found.extend(broken_parts(text, from).filter(|part| part.span.len() >= LEAST));
     found
 }
 
@@ -224,54 +288,66 @@ fn rot13(text: &str) -> String {
 }
 
 impl Encodings {
-    /// Returns whether decoded text, or what is encoded in it, is condemned.
+    /// Reason and kind of what is found in decoded text, or in what is encoded in it.
     fn condemns(
         &self,
         judged: &RailInput<'_>,
         text: &str,
         depth: usize,
         until: &Until,
-    ) -> Result<bool, Failure> {
+    ) -> Result<Option<(Reason, Finding)>, Failure> {
         if !until.wanted() {
             return Err(Failure::TimedOut);
         }
         let inner = RailInput { text, from: 0, whole: true, ..*judged };
         for rail in &self.rails {
-            if rail.judge(&inner, until)?.condemned.is_some() {
-                return Ok(true);
+            let opinion = rail.judge(&inner, until)?;
+            if let Some(found) = opinion.condemned.zip(opinion.findings.into_iter().next()) {
+                return Ok(Some(found));
             }
         }
         if depth > 1 {
             for part in decoded(text, 0) {
-                if self.condemns(judged, &part.text, depth - 1, until)? {
-                    return Ok(true);
+                let found = self.condemns(judged, &part.text, depth - 1, until)?;
+                if found.is_some() {
+                    return Ok(found);
                 }
             }
         }
-        Ok(false)
+        Ok(None)
     }
 }
 
 impl Rail for Encodings {
     fn judge(&self, judged: &RailInput<'_>, until: &Until) -> Result<Opinion, Failure> {
-        let mut findings = Vec::new();
+        let (mut findings, mut reason) = (Vec::new(), None);
+        // A finding has the encoding and the kind of what was encoded.
+        let mut found = |encoding: &str, span, why, kind: &str| {
+            reason.get_or_insert(why);
+            findings.push(Finding::new(span, format!("{encoding}:{kind}")));
+        };
         for part in decoded(judged.text, judged.from) {
             if part.span.len() > MOST {
                 return Err(Failure::Unreadable("an encoded run is too long".into()));
             }
-            if self.condemns(judged, &part.text, self.depth, until)? {
-                findings.push(Finding::new(part.span, part.kind));
+            if let Some((why, inner)) = self.condemns(judged, &part.text, self.depth, until)? {
+                found(part.kind, part.span, why, &inner.kind);
             }
         }
         let turned = rot13(judged.text);
         let turned = RailInput { text: &turned, ..*judged };
         for rail in &self.rails {
             let opinion = rail.judge(&turned, until)?;
-            if opinion.condemned.is_some() {
-                findings.extend(opinion.findings.into_iter().map(|it| Finding::new(it.span, "rot13")));
-            }
+            let Some(why) = opinion.condemned else { continue };
+            opinion.findings.into_iter().for_each(|it| found("rot13", it.span, why, &it.kind));
         }
-        Ok(Opinion::of(Reason::Injection, crate::spans::united(findings)))
+        Ok(Opinion::of(reason.unwrap_or(Reason::Clean), crate::spans::united(findings)))
+    }
+
+    /// The encoding alone, since what it hides is no text of the answer.
+    fn mask(&self, finding: &Finding) -> String {
+        let encoding = finding.kind.split(':').next().unwrap_or_default();
+        format!("<{}>", encoding.to_uppercase())
     }
 
     fn horizon(&self) -> Horizon {
@@ -287,10 +363,20 @@ impl Rail for Encodings {
     }
 
     fn mark(&self, judged: &RailInput<'_>, opinion: &Opinion) -> usize {
-        // An unbroken run at the end may become longer, and then say something else.
+        // A run at the end, with the parts before it that may belong to it, may become longer and say something else.
         let text = judged.text;
-        let run = text.len() - text.rfind(char::is_whitespace).map_or(0, |at| at + 1);
-        let inner = self.rails.iter().map(|rail| rail.mark(judged, opinion)).min().unwrap_or(0);
-        inner.min(text.floor_char_boundary(text.len() - run))
+        let last = |gap: fn(char) -> bool, belongs: fn(&str) -> bool| {
+            let (mut at, ended) = (text.len(), text.ends_with(gap));
+            for part in text[judged.from..].split_inclusive(gap).rev() {
+                let bare = part.trim_end_matches(gap);
+                if (ended || at < text.len()) && !bare.is_empty() && !belongs(bare) {
+                    break;
+                }
+                at -= part.len();
+            }
+            at
+        };
+        let run = last(char::is_whitespace, is_broken_base64).min(last(is_gap, is_broken_hex));
+        self.rails.iter().map(|rail| rail.mark(judged, opinion)).min().unwrap_or(0).min(run)
     }
 }

@@ -14,7 +14,7 @@ use crate::verdict::{Direction, Finding, Reason};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// Kinds that are looked for; all but `homoglyph` by default.
+    /// Kinds that are looked for; all but `homoglyph` by default, which would change names and words that mix scripts.
     #[serde(default = "kinds")]
     #[serde(deserialize_with = "crate::registry::list")]
     kinds: Vec<Kind>,
@@ -82,12 +82,27 @@ fn is_picture(c: char) -> bool {
     matches!(c, '\u{2190}'..='\u{2bff}' | '\u{1f000}'..='\u{1faff}' | '\u{fe0f}' | '\u{200d}')
 }
 
-/// Letters of other scripts that look like Latin ones.
-fn looks_latin(c: char) -> bool {
-    const CYRILLIC: &str = "аеорсухіјѕԁһԛԝАВЕКМНОРСТУХІЈЅ";
-    const GREEK: &str = "οαιυνρΑΒΕΖΗΙΚΜΝΟΡΤΥΧ";
-    matches!(c, '\u{370}'..='\u{3ff}' | '\u{400}'..='\u{52f}') && (CYRILLIC.contains(c) || GREEK.contains(c))
-        || matches!(c, '\u{ff21}'..='\u{ff5a}' | '\u{1d400}'..='\u{1d7ff}')
+/// The Latin letter that a letter of another script looks like.
+fn latin(c: char) -> Option<char> {
+    const ALIKE: [(&str, &str); 2] = [
+        ("аеорсухіјѕԁһԛԝАВЕКМНОРСТУХІЈЅ", "aeopcyxijsdhqwABEKMHOPCTYXIJS"),
+        ("οαιυνρΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "oaiuvpABEZHIKMNOPTYX"),
+    ];
+    let from = |first: char, at: u32| char::from_u32(u32::from(first) + at);
+    match c {
+        '\u{370}'..='\u{52f}' => {
+            let pairs = |(other, latin): (&'static str, &'static str)| other.chars().zip(latin.chars());
+            ALIKE.into_iter().flat_map(pairs).find(|(other, _)| *other == c).map(|(_, latin)| latin)
+        }
+        '\u{ff21}'..='\u{ff5a}' => from('A', c as u32 - 0xff21),
+        // Alphabets of mathematics, each of 26 capital and 26 small letters, and then digits.
+        '\u{1d400}'..='\u{1d6a3}' => match (c as u32 - 0x1d400) % 52 {
+            at @ 0..26 => from('A', at),
+            at => from('a', at - 26),
+        },
+        '\u{1d7ce}'..='\u{1d7ff}' => from('0', (c as u32 - 0x1d7ce) % 10),
+        _ => None,
+    }
 }
 
 impl HiddenText {
@@ -114,7 +129,7 @@ impl HiddenText {
             | '\u{e000}'..='\u{f8ff}'
             | '\u{e0100}'..='\u{e01ef}' => Some(Kind::Control),
             '\u{f0000}'..='\u{10ffff}' | '\u{fff9}'..='\u{fffb}' => Some(Kind::Control),
-            c if looks_latin(c) && (before.is_some_and(is_latin) || after.is_some_and(is_latin)) => {
+            c if (before.is_some_and(is_latin) || after.is_some_and(is_latin)) && latin(c).is_some() => {
                 Some(Kind::Homoglyph)
             }
             _ => None,
@@ -170,6 +185,15 @@ impl Rail for HiddenText {
             before = Some(c);
         }
         Ok(Opinion::of(Reason::HiddenText, findings))
+    }
+
+    /// A letter of another script becomes the Latin one: the word would lose it.
+    fn omit(&self, text: &str, finding: &Finding) -> String {
+        if finding.kind == name(Kind::Homoglyph) {
+            text[finding.span.clone()].chars().filter_map(latin).collect()
+        } else {
+            String::new()
+        }
     }
 
     fn horizon(&self) -> Horizon {

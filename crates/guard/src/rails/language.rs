@@ -11,6 +11,17 @@ use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailI
 use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Reason};
 
+/// Codes (ISO 639-1) of the languages that are told apart, each with its English name.
+const LANGUAGES: &str = "\
+    af afrikaans ak akan am amharic ar arabic az azerbaijani be belarusian bg bulgarian bn bengali ca catalan \
+    cs czech cy welsh da danish de german el greek en english eo esperanto es spanish et estonian fa persian \
+    fi finnish fr french gu gujarati he hebrew hi hindi hr croatian hu hungarian hy armenian id indonesian it \
+    italian ja japanese jv javanese ka georgian km khmer kn kannada ko korean la latin lt lithuanian lv \
+    latvian mk macedonian ml malayalam mr marathi my burmese nb norwegian ne nepali nl dutch or oriya pa \
+    punjabi pl polish pt portuguese ro romanian ru russian si sinhalese sk slovak sl slovene sn shona sr \
+    serbian sv swedish ta tamil te telugu th thai tk turkmen tl tagalog tr turkish uk ukrainian ur urdu uz \
+    uzbek vi vietnamese yi yiddish zh chinese zu zulu";
+
 /// Options, with the names of NeMo Guardrails 0.25.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,6 +53,24 @@ fn yes() -> bool {
 
 fn min_score() -> f64 {
     0.5
+}
+
+/// A code as it is written in [`LANGUAGES`]; case does not matter.
+///
+/// # Errors
+/// An unknown code, with the code that is meant or the nearest names.
+fn known(key: &'static str, written: &str) -> Result<String, OptionError> {
+    let words: Vec<&str> = LANGUAGES.split_whitespace().collect();
+    let lower = written.to_lowercase();
+    let code = |name: &str| words.chunks(2).find(|it| it.iter().any(|word| *word == name)).map(|it| it[0]);
+    if code(&lower) == Some(&*lower) {
+        return Ok(lower);
+    }
+    let hint = match code(&lower).or_else(|| code(lower.split(['-', '_']).next()?)) {
+        Some(code) => format!("did you mean `{code}`?"),
+        None => fathom_base::recipe::suggest_name(&lower, &words, "languages are"),
+    };
+    Err(OptionError::new(key, format!("`{written}` is no code of a language that is told apart; {hint}")))
 }
 
 /// The rail.
@@ -78,6 +107,18 @@ impl RailKind for Language {
         let Some(languages) = needs.languages.clone() else {
             return Err(OptionError::new("allowed_languages", "this program does not identify languages"));
         };
+        for (key, written) in [
+            ("allowed_languages", &mut options.allowed_languages),
+            ("blocked_languages", &mut options.blocked_languages),
+        ] {
+            for code in written {
+                *code = known(key, code)?;
+            }
+        }
+        let messages = std::mem::take(&mut options.refusal_messages).into_iter();
+        options.refusal_messages = messages
+            .map(|(code, text)| Ok((known("refusal_messages", &code)?, text)))
+            .collect::<Result<_, OptionError>>()?;
         Ok(Box::new(Language { options, languages }))
     }
 }

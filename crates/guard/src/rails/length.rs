@@ -118,13 +118,14 @@ fn longest_run(text: &str) -> usize {
 }
 
 impl Length {
-    /// Place behind the allowed characters, if there are more.
+    /// Place behind the allowed characters, if there are more; before a grapheme that it would cut.
     fn excess(&self, text: &str) -> Option<usize> {
         let most = self.options.max_chars?;
         if text.len() <= most {
             return None;
         }
-        text.char_indices().nth(most).map(|(at, _)| at)
+        let (at, _) = text.char_indices().nth(most)?;
+        Some(crate::spans::grapheme_floor(text, at))
     }
 }
 

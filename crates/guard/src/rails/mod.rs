@@ -24,3 +24,4 @@ pub mod tools;
 pub mod topic;
 
 pub(crate) use judging::message_text;
+pub(crate) use regex::parsed as parsed_pattern;

@@ -39,6 +39,11 @@ impl PartialMatches {
         open.next().unwrap_or(text.len())
     }
 
+    /// Compiles the patterns now.
+    pub fn prepare(&self) {
+        self.built.get_or_init(|| self.build());
+    }
+
     /// `None` for patterns whose automaton is too large, or which assert what it cannot.
     fn build(&self) -> Option<(DFA, Caches)> {
         let config = thompson::Config::new().nfa_size_limit(Some(64 << 20));

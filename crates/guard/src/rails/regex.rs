@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+use regex_automata::nfa::thompson::WhichCaptures;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, meta};
 use regex_syntax::hir::{Class, Hir, HirKind, Look, Repetition};
@@ -19,6 +20,11 @@ use crate::verdict::{Direction, Finding, Reason};
 
 /// States of the compiled patterns at most, by estimate.
 const MAX_STATES: u64 = 500_000;
+/// States from which patterns are compiled when they are loaded: a text's time limit may not suffice for it. Fewer take
+/// less than a millisecond.
+const STATES_AT_LOAD: u64 = 2_000;
+/// Bytes of an automaton's cache for each state of its patterns, and at least.
+const CACHE_BYTES: (usize, usize) = (64, 2 << 20);
 /// Bytes of words up to which their automaton is a table, whose speed does not depend on their number.
 const TABLE_BYTES: usize = 512 << 10;
 /// Bytes around a match that assertions such as `\b` read.
@@ -89,9 +95,10 @@ impl RailKind for Regex {
     }
 }
 
-/// Patterns as automata, which are built when the first text is judged.
+/// Patterns as automata: many are built when they are loaded, few when the first text is judged.
 struct Patterns {
     all: Vec<Hir>,
+    states: u64,
     exact: OnceLock<meta::Regex>,
     partial: Option<PartialMatches>,
     /// The patterns without word boundaries, if they are bounded and have some.
@@ -99,16 +106,40 @@ struct Patterns {
 }
 
 impl Patterns {
-    fn build(all: &[Hir]) -> meta::Regex {
-        let config = meta::Config::new().nfa_size_limit(None).hybrid_cache_capacity(2 << 20);
-        match meta::Builder::new().configure(config).build_many_from_hir(all) {
+    /// One pattern that has all as alternatives, without groups: an automaton of several patterns reserves memory for
+    /// each of them in each of its states.
+    fn build(&self, all: impl Iterator<Item = Hir>) -> meta::Regex {
+        let (each, least) = CACHE_BYTES;
+        let config = meta::Config::new()
+            .nfa_size_limit(None)
+            .which_captures(WhichCaptures::Implicit)
+            .hybrid_cache_capacity(least + each * self.states as usize);
+        match meta::Builder::new().configure(config).build_from_hir(&Hir::alternation(all.collect())) {
             Ok(regex) => regex,
             Err(error) => panic!("patterns that were accepted: {error}"),
         }
     }
 
+    fn exact(&self) -> &meta::Regex {
+        self.exact.get_or_init(|| self.build(self.all.iter().cloned()))
+    }
+
+    fn loose<'a>(&self, built: &'a OnceLock<meta::Regex>) -> &'a meta::Regex {
+        built.get_or_init(|| self.build(self.all.iter().map(without_boundaries)))
+    }
+
+    /// Compiles all automata now, if that takes long.
+    fn prepared(self) -> Patterns {
+        if self.states >= STATES_AT_LOAD {
+            self.exact();
+            self.loose.iter().for_each(|built| _ = self.loose(built));
+            self.partial.iter().for_each(PartialMatches::prepare);
+        }
+        self
+    }
+
     fn find(&self, text: &str, from: usize, spans: &mut Vec<Range<usize>>) {
-        let exact = self.exact.get_or_init(|| Patterns::build(&self.all));
+        let exact = self.exact();
         let mut input = Input::new(text).span(from..text.len());
         let Some(loose) = self.loose.as_ref().filter(|_| !text.is_ascii()) else {
             while let Some(found) = exact.search(&input) {
@@ -119,8 +150,7 @@ impl Patterns {
         };
         // Boundaries of words are slow in text that is not ASCII. A match begins where the pattern matches without
         // them, so only these places are looked at.
-        let loose = loose
-            .get_or_init(|| Patterns::build(&self.all.iter().map(without_boundaries).collect::<Vec<_>>()));
+        let loose = self.loose(loose);
         while let Some(candidate) = loose.search(&input) {
             let start = candidate.start();
             let anchored = Input::new(text).span(start..text.len()).anchored(Anchored::Yes);
@@ -168,29 +198,34 @@ fn states(hir: &Hir) -> u64 {
     }
 }
 
+/// A pattern, checked.
+///
+/// # Errors
+/// The pattern with what is wrong about it.
+pub(crate) fn parsed(pattern: &str, case_insensitive: bool) -> Result<Hir, String> {
+    let syntax = syntax::Config::new().case_insensitive(case_insensitive);
+    let hir = syntax::parse_with(pattern, &syntax).map_err(|error| format!("`{pattern}`: {error}"))?;
+    match hir.properties().minimum_len() {
+        Some(0) => Err(format!("`{pattern}` matches the empty text, and so every text; require a character")),
+        None => Err(format!("`{pattern}` matches nothing")),
+        Some(_) => Ok(hir),
+    }
+}
+
 /// The patterns, checked, and the length of the longest match, if it is bounded.
 fn compiled(options: &Options) -> Result<(Option<Patterns>, Option<usize>), OptionError> {
     if options.patterns.is_empty() {
         return Ok((None, Some(0)));
     }
-    let syntax = syntax::Config::new().case_insensitive(options.case_insensitive);
     let mut all: Vec<Hir> = Vec::with_capacity(options.patterns.len());
     for pattern in &options.patterns {
-        let parsed = syntax::parse_with(pattern, &syntax);
-        let hir = parsed.map_err(|error| OptionError::new("patterns", format!("`{pattern}`: {error}")))?;
-        let properties = hir.properties();
-        if properties.minimum_len() == Some(0) {
-            let message =
-                format!("`{pattern}` matches the empty text, and so every text; require a character");
-            return Err(OptionError::new("patterns", message));
-        }
-        if properties.minimum_len().is_none() {
-            return Err(OptionError::new("patterns", format!("`{pattern}` matches nothing")));
-        }
-        all.push(hir);
+        all.push(parsed(pattern, options.case_insensitive).map_err(|why| OptionError::new("patterns", why))?);
     }
-    if all.iter().map(states).fold(0, u64::saturating_add) > MAX_STATES {
-        let message = "are too large; use smaller repetitions, or `words` for plain texts";
+    let states = all.iter().map(states).fold(0, u64::saturating_add);
+    if states > MAX_STATES {
+        let message = format!(
+            "are too large: about {states} states, and at most {MAX_STATES}; use smaller repetitions, or `words` for plain texts"
+        );
         return Err(OptionError::new("patterns", message));
     }
     let mut longest = all.iter().map(|hir| hir.properties().maximum_len());
@@ -204,7 +239,7 @@ fn compiled(options: &Options) -> Result<(Option<Patterns>, Option<usize>), Opti
         let patterns = all.iter().map(without_boundaries).collect();
         PartialMatches::new(patterns, longest + LOOK_AROUND)
     });
-    Ok((Some(Patterns { all, exact: OnceLock::new(), partial, loose }), longest))
+    Ok((Some(Patterns { all, states, exact: OnceLock::new(), partial, loose }.prepared()), longest))
 }
 
 fn words(options: &Options) -> Result<Option<AhoCorasick>, OptionError> {

@@ -1,5 +1,5 @@
 //! `secrets`: keys, tokens and passwords by the formats that their providers document, private keys in PEM, and values
-//! assigned to names such as `api_key`.
+//! assigned to names such as `api_key` or `DB_PASSWORD`.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -25,6 +25,8 @@ const PEM_BEGIN: &str = "-----BEGIN ";
 const MAX_LABEL: usize = 60;
 /// Kind of values that are recognised by their names.
 const ASSIGNED: &str = "assigned_value";
+/// Kind of values behind the word `Bearer`.
+const BEARER: &str = "bearer_token";
 
 /// Formats by provider. `\b` is of ASCII, so that one automaton reads all.
 const FORMATS: &[(&str, &str)] = &[
@@ -103,6 +105,7 @@ const FORMATS: &[(&str, &str)] = &[
     ("vault", r"hv[bsr]\.[A-Za-z0-9_-]{24,300}"),
     ("xai", r"xai-[A-Za-z0-9]{60,90}"),
     ("yandex", r"(?:AQVN[A-Za-z0-9_-]{35,38}|YC[A-Za-z0-9_-]{38})"),
+    (BEARER, r"(?i-u:bearer)[ \t]{1,3}[A-Za-z0-9._~+/-]{16,2000}={0,2}"),
     (
         ASSIGNED,
         r#"(?i-u:api[_-]?key|api[_-]?token|secret[_-]?key|client[_-]?secret|access[_-]?key|access[_-]?token|auth[_-]?token|private[_-]?token|password|passwd|pwd|secret|token)[A-Za-z0-9_-]{0,24}["']?[ \t]{0,3}(?:=>|:=|=|:)[ \t]{0,3}["']?[A-Za-z0-9+/_.~!@#$%^&*=-]{10,200}"#,
@@ -124,9 +127,13 @@ pub struct Secrets {
     except: Vec<String>,
 }
 
-/// Formats behind word boundaries.
+/// Formats behind word boundaries. Names of values have none, since they may be ends of others (`DB_PASSWORD`).
 fn bounded() -> Vec<String> {
-    FORMATS.iter().map(|(_, format)| format!(r"(?-u:\b){format}")).collect()
+    let bounded = |(kind, format): &(&str, &str)| match *kind {
+        ASSIGNED => format.to_string(),
+        _ => format!(r"(?-u:\b){format}"),
+    };
+    FORMATS.iter().map(bounded).collect()
 }
 
 fn formats() -> &'static meta::Regex {
@@ -210,11 +217,16 @@ fn entropy(value: &[u8]) -> f64 {
     counts.into_iter().filter(|count| *count > 0).map(of).sum()
 }
 
+/// Place of the mark between a name and its value.
+fn separator(matched: &str, kind: &str) -> Option<usize> {
+    if kind == BEARER { matched.find([' ', '\t']) } else { matched.find(['=', ':']) }
+}
+
 /// The value behind a name, if it looks like a secret: of letters and digits without an evident order.
-fn assigned(text: &str, span: Range<usize>) -> Option<Range<usize>> {
+fn named(text: &str, span: Range<usize>, kind: &str) -> Option<Range<usize>> {
     let matched = &text[span.clone()];
     let is_value = |c: char| !(c.is_whitespace() || "\"'=:>".contains(c));
-    let separator = matched.find(['=', ':'])?;
+    let separator = separator(matched, kind)?;
     let begin = separator + matched[separator..].find(is_value)?;
     let value = &matched[begin..];
     let digits = value.bytes().filter(u8::is_ascii_digit).count();
@@ -223,6 +235,19 @@ fn assigned(text: &str, span: Range<usize>) -> Option<Range<usize>> {
     let words = value.contains("example") || value.starts_with("your") || value.contains("...");
     let mixed = digits >= 2 && letters >= 2 && marks * 2 <= value.len();
     (mixed && !words && entropy(value.as_bytes()) >= 3.0).then(|| span.start + begin..span.end)
+}
+
+/// The format that a named value has of its own, with where it ends: one that reaches at least as far.
+fn own_format(text: &str, value: &Range<usize>) -> Option<Finding> {
+    let input = regex_automata::Input::new(text).span(value.start..text.len());
+    let found = formats().search(&input.anchored(regex_automata::Anchored::Yes))?;
+    let kind = FORMATS[found.pattern().as_usize()].0;
+    (!is_named(kind) && found.end() >= value.end).then(|| Finding::new(found.range(), kind))
+}
+
+/// Returns whether values of a kind are found by names before them.
+fn is_named(kind: &str) -> bool {
+    [ASSIGNED, BEARER].contains(&kind)
 }
 
 impl Rail for Secrets {
@@ -240,12 +265,19 @@ impl Rail for Secrets {
             input.set_start(found.end());
             let kind = FORMATS[found.pattern().as_usize()].0;
             let mut span = found.range();
-            if kind == ASSIGNED {
-                match assigned(text, span.clone()) {
-                    Some(value) => span = value,
+            if is_named(kind) {
+                match named(text, span.clone(), kind) {
+                    Some(value) => match own_format(text, &value).filter(|own| keeps(&own.kind)) {
+                        Some(own) => {
+                            input.set_start(own.span.end);
+                            findings.push(own);
+                            continue;
+                        }
+                        None => span = value,
+                    },
                     // The name alone is passed over, since its value may have a format of its own.
                     None => {
-                        let name = text[span.clone()].find(['=', ':']).unwrap_or(0);
+                        let name = separator(&text[span.clone()], kind).unwrap_or(0);
                         input.set_start(span.start + name.max(1));
                         continue;
                     }
@@ -268,7 +300,7 @@ impl Rail for Secrets {
         let text = judged.text;
         let mut mark = partial().first(text, judged.from);
         // A value is found by the name before it, which has to stay in view until the value is released.
-        for finding in opinion.findings.iter().rev().filter(|finding| finding.kind == ASSIGNED) {
+        for finding in opinion.findings.iter().rev().filter(|finding| is_named(&finding.kind)) {
             if (finding.span.start.saturating_sub(BEFORE)..=finding.span.end).contains(&mark) {
                 mark = finding.span.start.saturating_sub(BEFORE);
             }

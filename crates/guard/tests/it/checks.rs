@@ -138,6 +138,26 @@ fn the_audit_log_shows_every_change_and_no_text() {
         std::fs::write(&file, changed.concat()).unwrap();
         assert!(verify().is_err(), "{at}");
     }
+    // A log that is cut at a line passes neither with the old head nor with one that names its last line.
+    let head = log.join("audit.head");
+    let authentic = std::fs::read_to_string(&head).unwrap();
+    let hash =
+        |line: &str| serde_json::from_str::<Value>(line).unwrap()["hash"].as_str().unwrap().to_string();
+    std::fs::write(&file, all[..200].concat()).unwrap();
+    for forged in [
+        format!("{:020} {}\n", 200, hash(all[199])),
+        format!("{:020} {} {}\n", 200, hash(all[199]), authentic.trim().rsplit(' ').next().unwrap()),
+    ] {
+        std::fs::write(&head, forged).unwrap();
+        assert!(verify().unwrap_err().to_string().contains("not written with this secret"));
+        assert!(Guard::load(folder.path(), &needs()).is_err());
+    }
+    // Next to the secret, a log without its files is one that was deleted.
+    std::fs::remove_file(&head).unwrap();
+    assert!(verify().unwrap_err().to_string().contains("missing"));
+    std::fs::remove_file(&file).unwrap();
+    assert!(verify().unwrap_err().to_string().contains("missing"));
+    std::fs::write(&head, authentic).unwrap();
     std::fs::write(&file, &text).unwrap();
     assert_eq!(verify(), Ok(600));
     let report = report::report(&log).unwrap();
@@ -156,12 +176,17 @@ fn nothing_passes_once_the_log_cannot_be_written() {
     let folder = tempfile::tempdir().unwrap();
     let text = format!("[guard.audit]\nfolder = \"log\"\n{BANK}");
     std::fs::write(folder.path().join("guard.toml"), text).unwrap();
-    std::fs::create_dir(folder.path().join("log")).unwrap();
+    drop(Guard::load(folder.path(), &needs()).unwrap());
+    assert_eq!(
+        audit::verify(&folder.path().join("log"), &folder.path().join("audit.secret")).unwrap(),
+        Ok(0)
+    );
     // Every write to this file fails as on a full disk.
-    if std::os::unix::fs::symlink("/dev/full", folder.path().join("log/audit-000001.jsonl")).is_err() {
+    let file = folder.path().join("log/audit-000001.jsonl");
+    std::fs::remove_file(&file).unwrap();
+    if std::os::unix::fs::symlink("/dev/full", file).is_err() {
         return;
     }
-    std::fs::write(folder.path().join("log/audit.head"), format!("{:020} \n", 0)).unwrap();
     let guard = Guard::load(folder.path(), &needs()).unwrap();
     let guards = Guards::of(Arc::new(guard));
     let answer = ask(&guards, json!({"messages": [{"role": "user", "content": "Hi"}]}));

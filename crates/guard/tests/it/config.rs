@@ -1,8 +1,10 @@
 //! Configurations that are wrong are refused, with file, line and the nearest name.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use fathom_guard::{Config, Needs};
+use fathom_guard::needs::Languages;
+use fathom_guard::{Config, Context, Direction, Engine, Metrics, Needs, Subject};
 
 use crate::support::needs;
 
@@ -33,6 +35,8 @@ fn what_is_wrong_is_refused_with_its_line_and_the_nearest_name() {
         ("[[rail]]\nuse = \"length\"\non = [\"input\"]\nmax_chars = \"many\"\n".into(), "guard.toml:4:", "invalid type"),
         ("[[rail]]\nuse = \"language\"\non = [\"input\"]\nallowed_languages = [\"en\"]\nblocked_languages = [\"de\"]\n".into(), "guard.toml:5:", "contradicts"),
         ("[[rail]]\nuse = \"language\"\non = [\"input\"]\n".into(), "guard.toml:1:", "does not identify languages"),
+        ("[[rail]]\nuse = \"encodings\"\non = [\"input\"]\nthen = \"regex\"\n".into(), "guard.toml:4:", "needs `patterns`"),
+        ("[[rail]]\nuse = \"hallucination\"\non = [\"output\"]\n".into(), "guard.toml:1:", "rail hallucination: missing field `model`"),
         ("[[rail]]\nuse = \"personal_data\"\non = [\"input\"]\nkinds = [\"emial\"]\n".into(), "guard.toml:4:", "`email`"),
         ("[tools.pay]\nallow = true\ndeny_when = \"arg.amount > 1\"\n".into(), "tools.pay", "`args`"),
         ("[tools.pay]\nallow = true\nmax_spend = 3.0\n".into(), "tools.pay", "belong together"),
@@ -53,6 +57,38 @@ fn what_is_wrong_is_refused_with_its_line_and_the_nearest_name() {
         &Needs::default(),
     );
     assert!(message.contains("personal_data") && message.contains("guard.toml:4:"), "{message}");
+}
+
+struct English;
+
+impl Languages for English {
+    fn identify(&self, _: &str) -> Option<(String, f64)> {
+        Some(("en".into(), 1.0))
+    }
+}
+
+#[test]
+fn a_language_that_is_not_told_apart_is_refused_with_the_code_that_is_meant() {
+    let needs = Needs { languages: Some(Arc::new(English)), ..needs() };
+    let rail = |line: &str| format!("[[rail]]\nuse = \"language\"\non = [\"input\"]\n{line}\n");
+    for (line, hint) in [
+        (
+            "allowed_languages = [\"german\"]",
+            "`allowed_languages`: `german` is no code of a language that is told apart; did you mean `de`?",
+        ),
+        ("blocked_languages = [\"de-DE\"]", "`blocked_languages`: `de-DE`"),
+        ("allowed_languages = [\"English\"]", "did you mean `en`?"),
+        ("allowed_languages = [\"en\", \"germn\"]", "`german`"),
+        ("refusal_messages = { xx = \"No.\" }", "`refusal_messages`: `xx`"),
+    ] {
+        let message = refused(&rail(line), &needs);
+        assert!(message.contains("guard.toml:4:") && message.contains(hint), "{message}");
+    }
+    let config =
+        Config::parse(&rail("allowed_languages = [\"EN\"]"), Path::new("guard.toml"), &needs).unwrap();
+    let engine = Engine::new(Arc::new(config), needs.clock.clone(), Arc::new(Metrics::default()));
+    let subject = Subject::new(Direction::Input, Arc::new(Context::default()));
+    assert!(engine.judge("Hello", &subject).blocked.is_none());
 }
 
 /// A rail's table with its lists; each key is written as a list of one and as a text.

@@ -336,6 +336,7 @@ fn a_journal_has_the_rails_that_ran() {
     assert_eq!(found, [("personal_data", "input"), ("personal_data", "output"), ("last", "output")], "{log}");
     assert_eq!((&rails[0]["decisions"], &rails[0]["stop"]), (&json!(["rewrite"]), &json!(false)));
     assert_eq!((&rails[2]["decisions"], &rails[2]["stop"]), (&json!(["block"]), &json!(true)));
+    assert_eq!(log["stats"]["llm_calls_duration"].to_string(), "0.0");
     assert!(log["llm_calls"] == json!([]) && log["stats"]["llm_calls_count"] == 0, "{log}");
     assert!(!log.to_string().contains("y.org"));
 }

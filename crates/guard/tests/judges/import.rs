@@ -52,7 +52,11 @@ rails:
       input:
         patterns:
           - "secret\\d+"
+          - "(?<!not )hidden"
         case_insensitive: true
+        case_insensitve: true
+    gliner:
+      threshold: 0.5
     jailbreak_detection:
       server_endpoint: http://localhost:1337/heuristics
       length_per_perplexity_threshold: 70.5
@@ -103,9 +107,12 @@ fn a_folder_is_translated_and_what_it_cannot_say_is_listed_with_its_line() {
         "config.yml:20: rails.input.flows: patronus api check output: asks the service of another company",
         "config.yml:21: rails.input.flows: my own flow: is a flow of its own (line 8 of its file)",
         "config.yml:22: rails.input.flows: self chek input: is no flow that is known; did you mean",
-        "config.yml:37: jailbreak_detection.server_endpoint:",
+        "config.yml:35: regex_detection.input.patterns: has one that is not read: `(?<!not )hidden`",
+        "config.yml:37: rails.config.regex_detection.input.case_insensitve: is not read; did you mean `case_insensitive`",
+        "config.yml:38: rails.config.gliner: is not read",
+        "config.yml:41: jailbreak_detection.server_endpoint:",
         "config.yml:29: rails.output.streaming.chunk_size:",
-        "config.yml:44: prompts.self_check_output: has the variable `history | colang`",
+        "config.yml:48: prompts.self_check_output: has the variable `history | colang`",
         "rails/own.co:1: user express greeting: has no flow with a fixed answer",
     ] {
         assert!(listed.iter().any(|line| line.starts_with(expected)), "{expected}\n{}", listed.join("\n"));
