@@ -182,13 +182,6 @@ impl Portion {
         }
         spec.check_stages(self.pp * self.chunks.len())
             .map_err(|message| Misfit { axis: Axis::Pp, message })?;
-        if let Some(name) = spec.adapted_memory().filter(|_| tp > 1) {
-            let message = format!(
-                "{tp} ranks would each have a part of {name}, whose adapter reads a source and is not split; it must be 1, or \
-                 leave this projection out of adapter.targets"
-            );
-            return Err(Misfit { axis: Axis::Tp, message });
-        }
         let ranks = self.sharers_of_layers();
         let mut own = spec.layers.iter().flat_map(LayerSpec::own);
         own.try_for_each(|own| own.check(&ranks)).map_err(|(shared, message)| {

@@ -9,7 +9,7 @@ use fathom_curate::store_prefix;
 use fathom_model::Source;
 use fathom_model::{
     GenerationConfig, HfFolder, Quantization, RoundTo, SafeTensors, Spec, StateProjections, TrainableWeights,
-    open, open_any_config,
+    open_any, open_any_config,
 };
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
@@ -55,7 +55,7 @@ pub(super) fn was_rounded(run: &Path) -> Result<bool> {
 
 pub(super) fn hugging_face(folder: &Path, events: &dyn Events) -> Result<DiskModel> {
     exported::verify(folder)?;
-    let opened = open(folder)?;
+    let opened = open_any(folder)?;
     note_left_out(folder, &opened, events);
     let HfFolder { spec, generation, source: weights, .. } = opened;
     Ok(DiskModel {

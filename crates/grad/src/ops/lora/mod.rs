@@ -166,7 +166,11 @@ impl Ctx<'_> {
         let spread = self.spread;
         let cut = if spread.ranks == 1 { LinearCut::Whole } else { cut };
         let (runs, share) = match cut {
-            LinearCut::Whole => (lora.runs, None),
+            // Ranks may have columns of a projection of rows that each has (keys of a source): B has those of this rank.
+            LinearCut::Whole => {
+                let held = self.params.shape(lora.b)[0].max(1);
+                (lora.runs.part((lora.runs.columns() / held).max(1)), None)
+            }
             LinearCut::Columns => (lora.runs.part(spread.ranks), Some(1)),
             LinearCut::Rows => (lora.runs, Some(spread.share())),
         };
