@@ -3,7 +3,7 @@
     python oracle/adapters_encoders.py [CASE ...]
 
 Bases are the folders of `encoders.py`, `masked.py` and `t5.py`. Every case has the folder that PEFT wrote (`before/`, perturbed
-so that nothing is zero), expected.json (ids, labels, the summed loss) and expected.safetensors: outputs, those of the merged
+so that nothing is zero), expected.json (ids, labels, the summed loss, greedy answers) and expected.safetensors: outputs, those of the merged
 model, and `grad.NAME` of every trained tensor by its name in the folder.
 """
 import copy
@@ -142,6 +142,10 @@ def write(name, base, kind, config, loss):
         raise SystemExit(f"{name}: {set(grads)} are not in the folder")
     expected = dict(case=name, base=base, loss=loss, peft=peft.__version__, transformers=tf.__version__, summed=summed.item(),
                     temperature=TEMPERATURE, docs=[[part.tolist() for part in doc] for doc in batch])
+    if loss == "pairs":
+        with torch.no_grad():
+            ask = dict(do_sample=False, num_beams=1, max_new_tokens=12, min_new_tokens=12)
+            expected["greedy"] = [model.generate(input_ids=s[None], **ask)[0, 1:].tolist() for s, *_ in batch]
     save_file({key: value.contiguous() for key, value in tensors.items()}, folder / "expected.safetensors")
     (folder / "expected.json").write_text(json.dumps(expected) + "\n")
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -135,6 +135,20 @@ fn answers_to_prompts_are_learned() {
     ];
     good(args("t5", &at("rows.jsonl"), &at("taught"), &more));
     learned(&at("taught"));
+    // By an adapter, which generates with its base as it does merged into it.
+    let more = [&more[..], &["adapter.method=lora", "adapter.rank=8", "optimizer.lr=3e-2"]].concat();
+    let out = good(args("t5", &at("rows.jsonl"), &at("adapted"), &more));
+    assert!(out.contains("AutoPeftModelForSeq2SeqLM.from_pretrained"), "{out}");
+    learned(&at("adapted"));
+    let (base, run, merged) = (at("new/model"), at("adapted"), at("merged"));
+    good(["export", arg(&base), arg(&merged), "--with", arg(&run)]);
+    let ask = |more: &[&str]| {
+        let words = ["river 2", "--max-tokens", "6", "--ids", "--precision", "f32"];
+        good([&["generate"][..], &more[..1], &words, &more[1..]].concat())
+    };
+    let with = ask(&[arg(&base), "--adapter", arg(&run)]);
+    assert_eq!(with, ask(&[arg(&merged)]));
+    assert_ne!(with, ask(&[arg(&base)]));
 }
 
 #[test]
@@ -181,6 +195,11 @@ fn what_does_not_go_together_is_refused_by_name() {
         &["stage.0.seq_tokens", "205 dropped spans"],
     );
     ask("t5", "rows.jsonl", &[&t5], &["objective.method", "take seq2seq"]);
+    let adapts = |more: &'static str| [t5.as_str(), "adapter.method=lora", more];
+    ask("t5", "text", &adapts("adapter.dropout=0.1"), &["adapter.dropout", "read a source"]);
+    ask("t5", "text", &adapts("adapter.targets=shared"), &["adapter.targets", "`shared`"]);
+    ask("t5", "text", &adapts("adapter.token_rows=[3]"), &["adapter.token_rows", "an encoder-decoder"]);
+    ask("t5", "text", &[&t5, "adapter.method=prefix"], &["adapter.method", "prefix"]);
     ask("t5", "text", &[&t5, "objective.method=seq2seq"], &["objective.method", "take span_corruption"]);
     let joined = [t5.as_str(), "objective.method=seq2seq", "stage.0.masked=false"];
     ask("t5", "rows.jsonl", &joined, &["stage.0.masked", "give true"]);

@@ -10,12 +10,12 @@ use fathom_tensor::{DType, Device};
 use serde_json::{Map, Value};
 
 use super::begin::{load_adapted, values};
-use super::config::{config, task_type};
+use super::card::readme;
+use super::config::config;
 use super::leading::columns;
 use super::names::{BEFORE, INSIDE, NETWORKS};
 use super::read::{read_factors, read_lora};
 use super::saved::{Tables, also_trained, head_from, head_too, in_peft, stored_as};
-use super::targets::last;
 use super::tensors::{Over, PeftTensors};
 use crate::error::{Error, Result};
 use crate::files::{
@@ -357,35 +357,4 @@ fn shape_in_file(adapter: &Adapter, term: Term, name: &str, shape: &[usize]) -> 
         (Term::LoraA | Term::TokenRows, [n]) => vec![1, *n],
         _ => shape.to_vec(),
     }
-}
-
-fn readme(spec: &Spec, adapter: &Adapter, base: &str) -> String {
-    let modules: BTreeSet<&str> = adapter.modules.keys().map(|name| last(name)).collect();
-    let modules = match adapter.virtual_tokens() {
-        0 => modules.into_iter().collect::<Vec<&str>>().join(", "),
-        tokens => format!("{tokens} virtual tokens"),
-    };
-    let (class, labels) = match task_type(spec) {
-        Some("CAUSAL_LM") => ("AutoPeftModelForCausalLM", None),
-        Some("SEQ_2_SEQ_LM") => ("AutoPeftModelForSeq2SeqLM", None),
-        Some("FEATURE_EXTRACTION") => ("AutoPeftModelForFeatureExtraction", None),
-        Some("TOKEN_CLS") => ("AutoPeftModelForTokenClassification", spec.encoder.as_ref()),
-        Some(_) => ("AutoPeftModelForSequenceClassification", spec.encoder.as_ref()),
-        None => ("AutoModelForMaskedLM", None),
-    };
-    let labels = labels.map_or(String::new(), |parts| format!(", num_labels={}", parts.head.labels()));
-    let read = match task_type(spec) {
-        None => format!(
-            "from peft import PeftModel\nfrom transformers import {class}\n\n\
-             model = PeftModel.from_pretrained({class}.from_pretrained(BASE), \"adapter\")"
-        ),
-        Some(_) => {
-            format!("from peft import {class}\n\nmodel = {class}.from_pretrained(\"adapter\"{labels})")
-        }
-    };
-    let base_name = serde_json::to_string(base).unwrap_or_default();
-    format!(
-        "---\nbase_model: {base_name}\nlibrary_name: peft\n---\n\n# Adapter\n\nOf {modules}. Trained with Fathom; PEFT reads it:\n\n\
-         ```python\n{read}\n```\n"
-    )
 }

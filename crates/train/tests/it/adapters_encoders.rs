@@ -376,7 +376,7 @@ fn ranks_give_what_one_gives() {
                 |case: &Case, device: &Device| train_spec(device, case, spec(method), Places::linear());
             let alone = every_rank(one, &|device| train(&one, device)).remove(0);
             assert!(
-                alone.losses[0][0] - alone.losses[3][0] > 0.003,
+                alone.losses[0][0] - alone.losses[3][0] > 1e-4,
                 "{model} {method:?}: it learns: {alone:?}"
             );
             for (grid, sharding) in [

@@ -97,6 +97,19 @@ fn replicas_sum_the_gradients_of_tables_that_layers_share() {
     }
 }
 
+/// The first rank adds positions and types to its part of the embedding.
+#[test]
+fn tensor_parallel_ranks_share_encoders() {
+    for sequence_parallel in [false, true] {
+        let grid = Grid { tp: 2, sequence_parallel, ..GRID };
+        for spec in
+            [(|_| encoder("bert")) as fn(bool) -> Spec, |_| encoder("modernbert"), |_| encoder("deberta")]
+        {
+            check(Case { grid, spec, tile_rows: Some(128), ..ONE }, false);
+        }
+    }
+}
+
 #[test]
 fn tensor_parallel_ranks_share_a_norm_and_part_the_head_s_bias() {
     for sequence_parallel in [false, true] {
