@@ -139,16 +139,19 @@ impl Model {
         let (ids, own_positions) = (own(&self.looked_up(ids)), own(&shifted));
         let reaches = spec.reaches();
         let (masks, context) = if reaches.iter().any(|reach| reach.looks_ahead()) {
-            assert_eq!(
-                sharing.layout.cp(),
-                1,
-                "batch: attention to later tokens is on one rank of a context"
-            );
             let together = || reaches.iter().map(|reach| reach.mask(device, &own_positions, docs, caps.docs));
             let apart = spec.relative().is_some();
-            let masks =
-                if apart { masks_apart(device, spec, &own_positions, docs) } else { together().collect() };
-            (masks, None)
+            if sharing.layout.cp() > 1 {
+                assert!(!apart, "batch: relative distances are on one rank of a context");
+                let far: Vec<Option<usize>> = reaches.iter().map(|reach| reach.far()).collect();
+                let (masks, context) =
+                    Context::around(device, sharing.layout, &far, caps.docs, &shifted, &own_positions);
+                (masks, Some(context))
+            } else if apart {
+                (masks_apart(device, spec, &own_positions, docs), None)
+            } else {
+                (together().collect(), None)
+            }
         } else {
             Context::new(device, sharing, &spec.windows(), caps.docs, positions, &own_positions)
         };

@@ -175,6 +175,13 @@ impl Portion {
                 return Err(Misfit { axis: Axis::Tp, message });
             }
         }
+        if spec.relative().is_some() && self.cp > 1 {
+            let message = format!(
+                "{} ranks share a stream, and scores by distance of {} are computed document by document; it must be 1",
+                self.cp, spec.family
+            );
+            return Err(Misfit { axis: Axis::Cp, message });
+        }
         if spec.source > 0 && self.cp > 1 {
             let message =
                 format!("{} ranks share a stream, and a source is not shared; it must be 1", self.cp);

@@ -183,7 +183,10 @@ fn methods_that_encoders_cannot_have_are_refused() {
         [json!({"text": "the sea", "label": "a"}), json!({"text": "b", "label": "b"})],
     );
     let labels = "objective.labels=[\"a\",\"b\"]";
-    let asks = |more: &[&'static str]| args("classify", &bert(), &at("labels.jsonl"), &at("out"), more);
+    let asks = |more: &[&str]| {
+        let more = [more, &["data.max_text_tokens=48"]].concat();
+        args("classify", &bert(), &at("labels.jsonl"), &at("out"), &more)
+    };
     refused(asks(&[labels, "adapter.method=prompt"]), &["adapter.method", "prompt"]);
     let tokens = [labels, "adapter.method=lora", "adapter.token_rows=[3]"];
     refused(asks(&tokens), &["adapter.token_rows", "the model is an encoder"]);

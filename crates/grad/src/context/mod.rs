@@ -204,7 +204,7 @@ impl Context {
                 rings.push((inner, maker.ring(&axis, inner, own)));
             }
         }
-        let gathered = comm.contains(&CpComm::AllGather).then(|| maker.gathered(&axis, own));
+        let gathered = comm.contains(&CpComm::AllGather).then(|| maker.gathered(&axis, own, false));
         let alone = rings.iter().find(|(size, _)| *size == 1);
         let masks = match alone {
             Some((_, ring)) => ring.steps.iter().map(|steps| steps[0].mask.clone()).collect(),
@@ -214,6 +214,38 @@ impl Context {
         let whole = Circle::new(axis.clone(), layout, &(0..cp).collect::<Vec<_>>());
         let pieces = states.map(|reach| Pieces::new(device, axis.clone(), layout, reach, docs));
         (masks, Some(Context { comm: comm.to_vec(), rings, gathered, whole, pieces, cp, pairs }))
+    }
+
+    /// [`Context::new`] on several ranks, for attention to tokens on both sides, at most so far from a token if given: keys
+    /// are gathered.
+    ///
+    /// # Panics
+    /// If the layout is not for the mesh.
+    #[track_caller]
+    pub fn around(
+        device: &Device,
+        layout: &ContextLayout,
+        reaches: &[Option<usize>],
+        docs: usize,
+        positions: &[i32],
+        own: &Tensor,
+    ) -> (Vec<Mask>, Context) {
+        let axis = device.mesh.group(&[Axis::Cp]);
+        let cp = axis.size();
+        assert!(
+            layout.cp() == cp && layout.tokens() == positions.len() && layout.docs().len() <= docs,
+            "context: {} tokens for {} ranks, {} positions on {:?}",
+            layout.tokens(),
+            layout.cp(),
+            positions.len(),
+            device.mesh
+        );
+        let maker = Maker { device, layout, windows: reaches, docs, positions };
+        let gathered = maker.gathered(&axis, own, true);
+        let (masks, pairs) = (gathered.masks.clone(), gathered.masks.iter().map(|mask| mask.pairs).collect());
+        let whole = Circle::new(axis, layout, &(0..cp).collect::<Vec<_>>());
+        let (comm, gathered) = (vec![CpComm::AllGather], Some(gathered));
+        (masks, Context { comm, rings: Vec::new(), gathered, whole, pieces: None, cp, pairs })
     }
 
     /// Number of ranks among which operations that read rows in order deal heads: those that share the stream, or one.

@@ -5,6 +5,8 @@ use fathom_model::Spec;
 use crate::error::{Error, Result};
 use crate::recipe::{AdapterName, MethodName, Recipe};
 
+const ENCODER: &str = "an encoder";
+
 /// Refuses an objective that the model cannot have, and settings that an encoder does not support.
 ///
 /// # Errors
@@ -38,7 +40,7 @@ pub fn check_encoder(recipe: &Recipe, spec: &Spec) -> Result<()> {
         );
         return refuse("objective.method", message);
     }
-    of_decoders(recipe, "an encoder")?;
+    of_decoders(recipe, ENCODER)?;
     check_dropout(recipe, spec)?;
     let Some(room) = spec.position_room() else { return Ok(()) };
     let most = recipe.data.max_text_tokens;
@@ -85,9 +87,9 @@ fn of_decoders(recipe: &Recipe, model: &str) -> Result<()> {
             format!("is true: it measures how a model continues text, and {model} does not; give false"),
         ),
         (
-            recipe.mesh.cp > 1,
+            recipe.mesh.cp > 1 && model != ENCODER,
             "mesh.cp",
-            format!("cuts documents over ranks, and tokens of {model} attend to all of theirs; give 1"),
+            format!("cuts documents over ranks, and those of {model} are two streams; give 1"),
         ),
     ] {
         if is {

@@ -110,6 +110,22 @@ impl Ranks {
             _ => dealt,
         };
         checked.map_err(|misfit| refuse(misfit.axis.name(), misfit.message))?;
+        let looks_ahead = spec.reaches().iter().any(|reach| reach.looks_ahead());
+        if cp > 1 && looks_ahead {
+            if self.cp_comm != CpComm::AllGather {
+                let message = format!(
+                    "is \"{}\", which is of causal attention; tokens of {} attend to both sides: give all_gather",
+                    self.cp_comm, spec.family
+                );
+                return Err(refuse("cp_comm_type", message));
+            }
+            if self.cp_dynamic {
+                return Err(refuse(
+                    "cp_dynamic",
+                    "keeps documents of causal attention on few ranks; give false".into(),
+                ));
+            }
+        }
         let comm = |heads: usize| self.cp_comm.check(cp, heads / tp, spec.kv_heads / tp);
         let comm = if spec.attends() { comm(spec.heads) } else { Ok(()) };
         comm.map_err(|message| refuse("cp_comm_type", message))

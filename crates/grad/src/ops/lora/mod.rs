@@ -82,6 +82,11 @@ impl Runs {
         self.iter().map(|(_, columns)| columns).sum()
     }
 
+    /// The part that a rank has whose weights have this many columns in all.
+    pub(super) fn held(&self, columns: usize) -> Runs {
+        self.part((self.columns() / columns.max(1)).max(1))
+    }
+
     /// The part on one of several ranks; each run is divided equally among them.
     pub fn part(&self, ranks: usize) -> Runs {
         let mut part = *self;
@@ -165,14 +170,11 @@ impl Ctx<'_> {
     ) -> Val {
         let spread = self.spread;
         let cut = if spread.ranks == 1 { LinearCut::Whole } else { cut };
-        let (runs, share) = match cut {
-            // Ranks may have columns of a projection of rows that each has (keys of a source): B has those of this rank.
-            LinearCut::Whole => {
-                let held = self.params.shape(lora.b)[0].max(1);
-                (lora.runs.part((lora.runs.columns() / held).max(1)), None)
-            }
-            LinearCut::Columns => (lora.runs.part(spread.ranks), Some(1)),
-            LinearCut::Rows => (lora.runs, Some(spread.share())),
+        let runs = lora.runs.held(self.params.shape(lora.b)[0]);
+        let share = match cut {
+            LinearCut::Whole => None,
+            LinearCut::Columns => Some(1),
+            LinearCut::Rows => Some(spread.share()),
         };
         let narrow = self.params.narrow(weight);
         let low_bias = lora.bias.map(|_| 3 + usize::from(bias.is_some()));
