@@ -182,9 +182,11 @@ impl Portion {
             );
             return Err(Misfit { axis: Axis::Cp, message });
         }
-        if spec.source > 0 && self.cp > 1 {
-            let message =
-                format!("{} ranks share a stream, and a source is not shared; it must be 1", self.cp);
+        if spec.retrieval.is_some() && self.cp > 1 {
+            let message = format!(
+                "{} ranks share a stream, and neighbours of its text are not shared; it must be 1",
+                self.cp
+            );
             return Err(Misfit { axis: Axis::Cp, message });
         }
         spec.check_stages(self.pp * self.chunks.len())

@@ -101,7 +101,7 @@ fn dropped_spans_are_learned_from_nothing_and_from_a_folder() {
     let of = |out: &str| -> Vec<f32> {
         losses(&at(out)).iter().take(3).map(|(_, bits)| f32::from_bits(*bits as u32)).collect()
     };
-    for (out, mesh) in [("shared", "mesh.tp=2"), ("stages", "mesh.pp=4")] {
+    for (out, mesh) in [("shared", "mesh.tp=2"), ("stages", "mesh.pp=4"), ("context", "mesh.cp=2")] {
         good(args("t5-small", &at("text"), &at(out), &short(&[mesh])));
         for (one, other) in of("new").iter().zip(of(out)) {
             assert!((one / other - 1.0).abs() < 1e-4, "{mesh}: {one} {other}");
@@ -185,7 +185,7 @@ fn what_does_not_go_together_is_refused_by_name() {
     let small = short(&[]);
     let with = |more: &[&'static str]| [&small[..], more].concat();
     ask("t5-small", "text", &with(&["eval.enabled=true"]), &["eval.enabled", "give false"]);
-    ask("t5-small", "text", &with(&["mesh.cp=2"]), &["mesh.cp"]);
+    ask("t5-small", "text", &with(&["mesh.cp=3"]), &["mesh.cp"]);
     ask("t5-small", "text", &with(&["objective.mask_share=0"]), &["objective.mask_share"]);
     ask("t5-small", "text", &with(&["objective.masking=words"]), &["objective.masking", "\"mlm\""]);
     ask(

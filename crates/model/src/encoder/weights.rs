@@ -53,7 +53,8 @@ impl LastParams {
             EncoderHead::Tokens(_) => (names.pool, names.tokens),
         };
         let labels = parts.head.labels();
-        let [of_pool, of_norm, of_head] = if labels > 0 { LABELS } else { ["pool", "pool_norm", "head"] };
+        let [of_pool, of_norm, of_head] =
+            if labels > 0 { LABELS } else { ["masked_pool", "masked_norm", "head"] };
         let stored = InFiles::one(pool, s.hidden);
         let pool = Projection::new(of_pool, Module::Head, &cols, s.hidden, stored);
         let pool = Projection { bias: parts.pool_bias, parallel: Parallel::Whole(seen), ..pool };

@@ -38,7 +38,7 @@ pub struct WeightSpec<'a> {
 /// Role of the score head.
 pub(crate) const SCORE: &str = "score";
 /// Roles of an encoder's head of labels: the projection before it, the norm after that, and the head.
-pub(crate) const LABELS: [&str; 3] = ["label_pool", "label_norm", "labels"];
+pub(crate) const LABELS: [&str; 3] = ["pool", "pool_norm", "labels"];
 
 /// A weight within its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,6 @@ use fathom_model::Spec;
 use crate::error::{Error, Result};
 use crate::recipe::{AdapterName, MethodName, Recipe};
 
-const ENCODER: &str = "an encoder";
-
 /// Refuses an objective that the model cannot have, and settings that an encoder does not support.
 ///
 /// # Errors
@@ -40,7 +38,7 @@ pub fn check_encoder(recipe: &Recipe, spec: &Spec) -> Result<()> {
         );
         return refuse("objective.method", message);
     }
-    of_decoders(recipe, ENCODER)?;
+    of_decoders(recipe, "an encoder")?;
     check_dropout(recipe, spec)?;
     let Some(room) = spec.position_room() else { return Ok(()) };
     let most = recipe.data.max_text_tokens;
@@ -80,23 +78,12 @@ fn check_dropout(recipe: &Recipe, spec: &Spec) -> Result<()> {
 
 /// Refuses settings that only decoders support.
 fn of_decoders(recipe: &Recipe, model: &str) -> Result<()> {
-    for (is, key, message) in [
-        (
-            recipe.eval.enabled,
-            "eval.enabled",
-            format!("is true: it measures how a model continues text, and {model} does not; give false"),
-        ),
-        (
-            recipe.mesh.cp > 1 && model != ENCODER,
-            "mesh.cp",
-            format!("cuts documents over ranks, and those of {model} are two streams; give 1"),
-        ),
-    ] {
-        if is {
-            return Err(Error::Recipe { key: key.into(), message });
-        }
+    if !recipe.eval.enabled {
+        return Ok(());
     }
-    Ok(())
+    let message =
+        format!("is true: it measures how a model continues text, and {model} does not; give false");
+    Err(Error::Recipe { key: "eval.enabled".into(), message })
 }
 
 /// Refuses an encoder-decoder without its objectives, and those without one.
