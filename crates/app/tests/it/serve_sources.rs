@@ -3,18 +3,12 @@
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread;
 
 use fathom_app::host::{Host, HostOptions};
 use fathom_app::serve::{Order, settings, sizes};
 use fathom_app::{Machine, Silent, in_full, score};
 use fathom_base::{Continuation, LanguageModel, Numbers, Tokenize};
-use fathom_cpu::Cpu;
-use fathom_model::{
-    Adapter, AdapterMethod, Init, Model, Size, Targets, TrainableWeights, initialise, open_any, save_peft,
-};
-use fathom_tensor::{DType, Device};
 use fathom_train::recipe::{MachineKind, Precision};
 use serde_json::{Value, json};
 
@@ -110,65 +104,6 @@ fn prompts_are_sources_over_http() {
 #[test]
 fn requests_at_once_are_answered_as_alone() {
     assert_eq!(answers(&served(&["serve.sequences=1"])), answers(&served(&["serve.sequences=3"])));
-}
-
-/// A folder of an adapter with random terms of everything.
-fn adapter(folder: &Path) {
-    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
-    let opened = open_any(&model()).unwrap();
-    let names = opened.spec.targeted(&Targets::AllLinear).unwrap();
-    let modules = names.into_iter().map(|name| (name, Size { rank: 2, alpha: 8.0 })).collect();
-    let method = AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
-    let spec = opened.spec.with_adapter(Adapter::of(method, modules, Default::default())).unwrap();
-    let (model, mut params) = Model::declare(&device, &spec, DType::F32);
-    initialise(&device, &model, &mut params, Init { deviation: 0.1, seed: 3 });
-    // Terms begin as zeros; random ones are those of another method's start.
-    for (id, value) in params.iter().map(|(id, param)| (id, param.value.clone())).collect::<Vec<_>>() {
-        if params.shape(id).contains(&2) {
-            value.fill(|range, tensor| {
-                let noise = |at: usize| (((at * 37 + id.index() * 11) % 23) as f32 - 11.0) / 40.0;
-                let bytes: Vec<u8> = range.flat_map(|at| noise(at).to_le_bytes()).collect();
-                device.machine.write(tensor, &bytes);
-            });
-        }
-    }
-    let trained = TrainableWeights::adapter(&[]).unwrap();
-    save_peft(&device, &model, &params, folder, ("t5", &trained)).unwrap();
-}
-
-#[test]
-fn adapters_of_sources_are_served_next_to_their_base() {
-    let folder = tempfile::tempdir().unwrap();
-    adapter(folder.path());
-    let with = |memory_bytes: Option<u64>| Order {
-        adapters: vec![("own".into(), folder.path().to_path_buf())],
-        memory_bytes,
-        precision: Some(Precision::F32),
-        ..served(&["serve.sequences=3", "serve.context_tokens=300"])
-    };
-    let planned = sizes(&with(Some(64 << 20)), &Silent).unwrap().remove(0).1;
-    assert!(planned.adapters_bytes > 0);
-    let text = |answer: &Value| answer["choices"][0]["text"].as_str().map(str::to_string);
-    // In the memory that the plan says.
-    with_server(&with(Some(planned.bytes())), |at| {
-        let own = |prompt: &str| {
-            let mut body = body(prompt);
-            body["model"] = "own".into();
-            text(&ask(at, "/v1/completions", &body))
-        };
-        let alone: Vec<_> = ANSWERS.iter().map(|(prompt, _)| own(prompt)).collect();
-        thread::scope(|scope| {
-            for ((prompt, wanted), alone) in ANSWERS.into_iter().zip(&alone) {
-                scope.spawn(move || assert_eq!(&own(prompt), alone));
-                scope.spawn(move || {
-                    let answer = text(&ask(at, "/v1/completions", &body(prompt)));
-                    assert_eq!(answer.as_deref(), Some(wanted));
-                });
-            }
-        });
-        let answers: Vec<_> = ANSWERS.iter().map(|(_, wanted)| Some(wanted.to_string())).collect();
-        assert_ne!(alone, answers);
-    });
 }
 
 #[test]
