@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fathom_grad::{Batch, Context, ContextLayout, CpComm, LayoutSizes, Rotation, Sharing};
+use fathom_grad::{Batch, Context, ContextLayout, CpComm, LayoutSizes, Rotation, SharedStream};
 use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Slice, Tensor};
 
 pub use fathom_grad::{causal_pairs, mask};
@@ -50,7 +50,12 @@ impl Model {
     #[track_caller]
     pub fn batch(&self, device: &Device, packed: PackedTokens<'_>, caps: Caps) -> Batch {
         let layout = whole(&packed);
-        self.batch_of(device, packed, caps, &Sharing { layout: &layout, comm: &[CpComm::P2p], states: None })
+        self.batch_of(
+            device,
+            packed,
+            caps,
+            &SharedStream { layout: &layout, comm: &[CpComm::P2p], states: None },
+        )
     }
 
     /// This rank's part of a stream that a context-parallel group shares. `packed` is the whole stream, the same on
@@ -64,7 +69,7 @@ impl Model {
         device: &Device,
         packed: PackedTokens<'_>,
         caps: Caps,
-        sharing: &Sharing<'_>,
+        sharing: &SharedStream<'_>,
     ) -> Batch {
         let PackedTokens { ids, positions, docs } = packed;
         assert!(
@@ -88,7 +93,8 @@ impl Model {
     #[track_caller]
     pub fn batches(&self, device: &Device, streams: [PackedTokens<'_>; 2], caps: Caps) -> [Batch; 2] {
         let layouts = streams.each_ref().map(whole);
-        let sharing = layouts.each_ref().map(|layout| Sharing { layout, comm: &[CpComm::P2p], states: None });
+        let sharing =
+            layouts.each_ref().map(|layout| SharedStream { layout, comm: &[CpComm::P2p], states: None });
         self.shared_batches(device, streams, caps, sharing.each_ref())
     }
 
@@ -102,7 +108,7 @@ impl Model {
         device: &Device,
         [source, main]: [PackedTokens<'_>; 2],
         caps: Caps,
-        [of_source, of_main]: [&Sharing<'_>; 2],
+        [of_source, of_main]: [&SharedStream<'_>; 2],
     ) -> [Batch; 2] {
         assert_eq!(
             source.docs.len(),
@@ -144,7 +150,7 @@ impl Model {
         caps: Caps,
     ) -> Batch {
         let layout = whole(&packed);
-        let sharing = Sharing { layout: &layout, comm: &[CpComm::P2p], states: None };
+        let sharing = SharedStream { layout: &layout, comm: &[CpComm::P2p], states: None };
         self.stack_batch(device, &self.spec.stack(stack), packed, caps, &sharing)
     }
 
@@ -154,7 +160,7 @@ impl Model {
         spec: &Spec,
         PackedTokens { ids, positions, docs }: PackedTokens<'_>,
         caps: Caps,
-        sharing: &Sharing<'_>,
+        sharing: &SharedStream<'_>,
     ) -> Batch {
         let own = |values: &[i32]| device.from_i32(&sharing.own(device, values), Category::Data);
         let text = self.text(device, &sharing.own(device, ids));

@@ -13,10 +13,10 @@ use fathom_model::{
     TrainableWeights, adapt, initialise, load_peft, merge, open_any, open_any_config, open_peft, read_f32,
     save_peft,
 };
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{Grid, CountingLink, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_text::pack::{Facts, IGNORE};
-use fathom_train::encoder::{Contrast, LabelLoss, Labelled, Pooling};
+use fathom_train::encoder::{Contrast, LabelLoss, LabelObjective, Pooling};
 use fathom_train::parallel::Sharding;
 use fathom_train::seq2seq::{Seq2seq, SpanSizes};
 use fathom_train::{CrossEntropy, InStep, MicroBatch, Objective, SourceTokens, Trainer, frozen};
@@ -137,7 +137,7 @@ impl Peft {
 
     fn how(&self) -> InStep {
         let temperature = self.expected["temperature"].as_f64().unwrap();
-        let labelled = |loss| Labelled { name: "classify", loss, group: 1 };
+        let labelled = |loss| LabelObjective { name: "classify", loss, group: 1 };
         let contrast = Contrast { group: 2, pooling: Pooling::Mean, temperature, widths: vec![] };
         let objective: Arc<dyn Objective> = match self.loss() {
             "vectors" => Arc::new(contrast),
@@ -393,7 +393,7 @@ fn ranks_give_what_one_gives() {
                         assert!(close, "{model} {method:?} {grid}: {:?} {:?}", found.losses, alone.losses);
                     }
                     let machine = Meta::new(Cpu::new(1, None).profile().clone());
-                    let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+                    let mesh = Mesh::new(grid, Box::new(CountingLink::new(rank, grid.ranks())));
                     let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
                     let planned = train(&case, &device).peak;
                     assert_eq!(planned, found.peak, "{model} {method:?} {grid}: rank {rank}");

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{CpComm, Places};
 use fathom_model::{Caps, EncoderHead, Model, Spec, load, open_any};
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{Grid, CountingLink, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_text::pack::{Facts, IGNORE};
-use fathom_train::encoder::{Contrast, LabelLoss, Labelled, Masked, Pooling};
+use fathom_train::encoder::{Contrast, LabelLoss, LabelObjective, MaskedObjective, Pooling};
 use fathom_train::{CrossEntropy, InStep, MicroBatch, Objective, Trainer};
 
 use crate::mesh::{Case, ONE, every_rank, in_step};
@@ -77,7 +77,7 @@ fn a_head_over_chosen_tokens_has_the_gradients_of_one_over_all() {
         let mut of_all = trainer(name, EncoderHead::Masked, &device);
         of_all.accumulate(&micro, &how(CrossEntropy));
         let mut of_chosen = trainer(name, EncoderHead::Masked, &device);
-        of_chosen.accumulate(&micro, &how(Masked { share: 0.2 }));
+        of_chosen.accumulate(&micro, &how(MaskedObjective { share: 0.2 }));
         assert!((of_all.loss_sum() / of_chosen.loss_sum() - 1.0).abs() < 1e-6, "{name}");
         near(&gradients(&of_chosen), &gradients(&of_all));
     }
@@ -121,7 +121,7 @@ fn stepped(head: EncoderHead, goal: &(dyn Fn() -> Arc<dyn Objective> + Sync), gr
     let found = every_rank(case, &step);
     for (rank, found) in found.iter().enumerate() {
         let machine = Meta::new(Cpu::new(1, None).profile().clone());
-        let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+        let mesh = Mesh::new(grid, Box::new(CountingLink::new(rank, grid.ranks())));
         assert_eq!(step(&Device::on_mesh(Arc::new(machine), 1 << 28, mesh))[2], found[2], "{head:?} {rank}");
     }
     found
@@ -129,12 +129,12 @@ fn stepped(head: EncoderHead, goal: &(dyn Fn() -> Arc<dyn Objective> + Sync), gr
 
 #[test]
 fn a_context_shares_texts_with_labels_and_vectors() {
-    let masked = || -> Arc<dyn Objective> { Arc::new(Masked { share: 0.2 }) };
+    let masked = || -> Arc<dyn Objective> { Arc::new(MaskedObjective { share: 0.2 }) };
     let vectors = || -> Arc<dyn Objective> {
         Arc::new(Contrast { group: 2, pooling: Pooling::Mean, temperature: 0.1, widths: vec![] })
     };
     let labels =
-        |loss| move || -> Arc<dyn Objective> { Arc::new(Labelled { name: "classify", loss, group: 1 }) };
+        |loss| move || -> Arc<dyn Objective> { Arc::new(LabelObjective { name: "classify", loss, group: 1 }) };
     let texts = labels(LabelLoss::OneOf);
     for (head, goal) in [
         (EncoderHead::Masked, &masked as &(dyn Fn() -> Arc<dyn Objective> + Sync)),
@@ -154,13 +154,13 @@ fn a_context_shares_texts_with_labels_and_vectors() {
 #[test]
 fn the_plan_of_a_step_is_its_peak() {
     let contrast = || Contrast { group: 2, pooling: Pooling::First, temperature: 0.1, widths: vec![] };
-    let labelled = || Labelled { name: "classify", loss: LabelLoss::OneOf, group: 1 };
+    let labelled = || LabelObjective { name: "classify", loss: LabelLoss::OneOf, group: 1 };
     for (case, head) in [EncoderHead::Masked, EncoderHead::None, EncoderHead::Text(2)].into_iter().enumerate()
     {
         let peaks = devices().map(|device| {
             let mut trainer = trainer("roberta", head, &device);
             let how = match case {
-                0 => how(Masked { share: 0.2 }),
+                0 => how(MaskedObjective { share: 0.2 }),
                 1 => how(contrast()),
                 _ => how(labelled()),
             };
