@@ -261,7 +261,7 @@ impl Model {
         let how = (self.embed_scale, self.spec.virtual_tokens() > 0 || p.table.rows.is_some());
         let tables = [p.positions, p.encoder.and_then(|encoder| encoder.types)];
         let embed = |cx: &mut Ctx<'_>| cx.embed_parallel(p.tokens, tables, how, rows);
-        if p.encoder.is_some() && self.portion.tp == 1 {
+        if p.encoder.is_some() && self.has_whole_tables() {
             return cx.rows(|cx| {
                 let x_td = embed(cx);
                 normed(cx, x_td)

@@ -44,7 +44,7 @@ pub use found::Checkpoint;
 use found::published;
 use parts::{MASTER, REFERENCE, load_parts, parts, slots};
 use saving::{Job, Place};
-pub use saving::{SaveStats, PendingSave};
+pub use saving::{PendingSave, SaveStats};
 pub(crate) use state::fuzz;
 use state::{State, VERSION, read_state, write_state};
 

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use fathom_grad::{ProjectedState, ResidentProjections, Pull, Scope};
+use fathom_grad::{ProjectedState, Pull, ResidentProjections, Scope};
 use fathom_model::{Model, Spec, StateProjections};
 use fathom_tensor::{Category, DType, Device, RowDistance, Tensor};
 

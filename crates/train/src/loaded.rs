@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fathom_grad::{Batch, ContextLayout, Head, Jitter, Labels, LayoutSizes, PIECES, Scope, SharedStream, Spread};
+use fathom_grad::{
+    Batch, ContextLayout, Head, Jitter, Labels, LayoutSizes, PIECES, Scope, SharedStream, Spread,
+};
 use fathom_model::{LoadedModel, Model, ModelView, PackedTokens};
 use fathom_tensor::choice::kept_bytes;
 use fathom_tensor::mesh::Axis;
@@ -268,7 +270,8 @@ impl<'a> DeviceMicroBatch<'a> {
             return device.empty(rows, width, DType::F32, Category::Data);
         }
         let tokens: Vec<usize> = (0..self.layout.tokens()).collect();
-        let own = SharedStream { layout: &self.layout, comm: &[], states: None }.own(device, &tokens).into_owned();
+        let own =
+            SharedStream { layout: &self.layout, comm: &[], states: None }.own(device, &tokens).into_owned();
         let first = if rows == self.batch.tokens { 0 } else { device.mesh.index(Axis::Tp) * rows };
         let token = |at: usize| own[self.order.as_ref().map_or(at, |orders| orders[1][at])];
         let of_row = |row: usize| &values[token(first + row) * width..][..width];
@@ -359,7 +362,12 @@ fn of_head(order: &Option<[Vec<usize>; 2]>) -> Option<&[usize]> {
 }
 
 /// This rank's part of one value per token of the stream, in the order of the head.
-fn own<T: Copy>(device: &Device, sharing: &SharedStream<'_>, order: Option<&[usize]>, values: &[T]) -> Vec<T> {
+fn own<T: Copy>(
+    device: &Device,
+    sharing: &SharedStream<'_>,
+    order: Option<&[usize]>,
+    values: &[T],
+) -> Vec<T> {
     let own = sharing.own(device, values);
     match order {
         Some(order) => order.iter().map(|token| own[*token]).collect(),

@@ -10,7 +10,7 @@ use std::ops::Range;
 pub use fathom_grad::Sharding;
 use fathom_grad::{CpComm, Param, ParamId, ParamShares, Params, SLOT, Shares, deal_buckets};
 use fathom_model::{Model, Portion, Spec, StageLayers, Weight};
-use fathom_tensor::mesh::{Axis, Grid, CountingLink, Mesh};
+use fathom_tensor::mesh::{Axis, CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, SUM_CHUNK, Tensor};
 
 use self::stages::Order;

@@ -15,7 +15,7 @@ use fathom_grad::{
     Batch, Counters, DeferredGrads, Grads, Memory, Offload, Params, Places, Scope, Spread, Tables, Tape,
 };
 use fathom_model::{Model, RetrievalOutput, SourceStream, Streams};
-use fathom_tensor::mesh::{Axis, Transfers, Group, Mesh};
+use fathom_tensor::mesh::{Axis, Group, Mesh, Transfers};
 use fathom_tensor::{Category, Clock, DType, Device, Tensor};
 
 use super::stages::{Act, Order};
@@ -224,7 +224,14 @@ impl<'a> Pipeline<'a> {
             let dy = micro.minimise(model, &self.minimised, above.scope(), (&y, None), grads);
             drop(y);
             let (dy, meeting) = (Some(dy), Some(meeting));
-            return PendingForward { tape: above, source: None, meeting, dy, sending: None, given: Vec::new() };
+            return PendingForward {
+                tape: above,
+                source: None,
+                meeting,
+                dy,
+                sending: None,
+                given: Vec::new(),
+            };
         }
         let mut asked =
             if last { micro.ask(device, &self.minimised, (self.places, self.counters)) } else { None };

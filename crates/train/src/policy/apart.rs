@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
-use super::reward::{Answer, PendingScores, Numbers, Reward, RewardInput};
+use super::reward::{Answer, Numbers, PendingScores, Reward, RewardInput};
 
 /// A request to the thread, and the channel for its result.
 type Ask = (Arc<[Answer]>, Sender<Numbers>);

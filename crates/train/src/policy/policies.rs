@@ -7,7 +7,7 @@ use fathom_text::lessons::Prompt;
 use fathom_text::loader::Cursor;
 
 use super::episode::EpisodePlayer;
-use super::kept::{UsedRollout, ScoredRollout};
+use super::kept::{ScoredRollout, UsedRollout};
 use super::pack::Room;
 use super::reward::{PendingScores, WeightedReward};
 use crate::in_step::InStep;

@@ -15,7 +15,7 @@ use fathom_text::loader::Cursor;
 
 use super::episode::Episode;
 use super::importance::weigh;
-use super::kept::{Group, UsedRollout, ScoredRollout, held, kept};
+use super::kept::{Group, ScoredRollout, UsedRollout, held, kept};
 use super::pack::{Doc, Room, bins, nothing, stream};
 use super::policies::{Policies, RolloutInputs};
 use super::replicas::{dealt, rings};

@@ -476,8 +476,11 @@ mod tests {
 
     #[test]
     fn what_is_not_there_counts_as_nothing_and_what_is_no_number_as_none() {
-        let part =
-            |number, weight| WeightedReward { name: "p".into(), weight, reward: Box::new(FixedScore(number)) };
+        let part = |number, weight| WeightedReward {
+            name: "p".into(),
+            weight,
+            reward: Box::new(FixedScore(number)),
+        };
         let row = Map::new();
         let answered = [RewardInput {
             row: &row,

@@ -11,7 +11,7 @@ use fathom_model::{
     Source, Spec, Targets, TrainableWeights, adapt, initialise, load, load_peft, merge, open, open_peft,
     read_f32, save_peft,
 };
-use fathom_tensor::mesh::{Grid, CountingLink, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
 use fathom_text::pack;
 use fathom_train::parallel::{Ranks, Sharding};

@@ -13,7 +13,7 @@ use fathom_model::{
     TrainableWeights, adapt, initialise, load_peft, merge, open_any, open_any_config, open_peft, read_f32,
     save_peft,
 };
-use fathom_tensor::mesh::{Grid, CountingLink, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_text::pack::{Facts, IGNORE};
 use fathom_train::encoder::{Contrast, LabelLoss, LabelObjective, Pooling};

@@ -8,7 +8,7 @@ use fathom_grad::{Params, Places};
 use fathom_model::{
     Adapter, AdapterMethod, Model, Moe, Size, Spec, Targets, TrainableWeights, load_peft, open, open_peft,
 };
-use fathom_tensor::mesh::{Grid, CountingLink, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_train::parallel::Sharding;
 use fathom_train::{Goal, InStep, MicroBatch, Trainer, frozen};

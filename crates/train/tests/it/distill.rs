@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::Places;
 use fathom_model::{Init, LlamaSizes, LoadedModel, Model, Spec, StateProjections, initialise};
-use fathom_tensor::mesh::{Grid, CountingLink, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Distance, InFlight, Machine, Meta};
 use fathom_train::parallel::{Ranks, Sharding};
 use fathom_train::{Best, Distill, Goal, HiddenLoss, InStep, MicroBatch, Objective, Trainer, plan};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{CpComm, Places};
 use fathom_model::{Caps, EncoderHead, Model, Spec, load, open_any};
-use fathom_tensor::mesh::{Grid, CountingLink, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_text::pack::{Facts, IGNORE};
 use fathom_train::encoder::{Contrast, LabelLoss, LabelObjective, MaskedObjective, Pooling};
@@ -133,8 +133,9 @@ fn a_context_shares_texts_with_labels_and_vectors() {
     let vectors = || -> Arc<dyn Objective> {
         Arc::new(Contrast { group: 2, pooling: Pooling::Mean, temperature: 0.1, widths: vec![] })
     };
-    let labels =
-        |loss| move || -> Arc<dyn Objective> { Arc::new(LabelObjective { name: "classify", loss, group: 1 }) };
+    let labels = |loss| {
+        move || -> Arc<dyn Objective> { Arc::new(LabelObjective { name: "classify", loss, group: 1 }) }
+    };
     let texts = labels(LabelLoss::OneOf);
     for (head, goal) in [
         (EncoderHead::Masked, &masked as &(dyn Fn() -> Arc<dyn Objective> + Sync)),

@@ -8,7 +8,7 @@ use fathom_cpu::Cpu;
 use fathom_model::{
     FolderOptions, GenerationConfig, Init, Model, SaveOptions, TrainableWeights, initialise, load, save_hf,
 };
-use fathom_tensor::mesh::{Grid, CountingLink, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{Category, Device, Machine, Meta};
 use fathom_train::parallel::Sharding;
 use fathom_train::{Base, Checkpoints, Goal, InStep, Progress, Trainer, frozen};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, CpComm, Moments, OnDisk, Places};
 use fathom_model::{Caps, Init, LlamaSizes, Model, NarrowLayers, RoundTo, Spec, StageLayers, initialise};
-use fathom_tensor::mesh::{Axis, Grid, CountingLink, Mesh, Seat, ThreadsOptions, Wires, threads};
+use fathom_tensor::mesh::{Axis, CountingLink, Grid, Mesh, Seat, ThreadsOptions, Wires, threads};
 use fathom_tensor::{DType, Device, Meta, OutOfMemory};
 use fathom_train::parallel::stages::Order;
 use fathom_train::parallel::{CpScan, Ranks, Sharding};

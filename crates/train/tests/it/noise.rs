@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::Places;
-use fathom_tensor::mesh::{Grid, CountingLink, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{Category, DType, Device, Machine, Meta, moments};
 use fathom_train::parallel::Sharding;
 use fathom_train::{Goal, InStep, Noise};

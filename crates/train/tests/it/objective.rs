@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom_grad::{EntropyLoss, Places};
 use fathom_model::{Caps, Spec};
-use fathom_tensor::mesh::{Grid, CountingLink, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_train::parallel::Sharding;
 use fathom_train::{

@@ -10,7 +10,7 @@ use fathom_model::{
     FolderOptions, GenerationConfig, Init, LlamaSizes, Model, Moe, Quantization, SaveOptions, Spec,
     TrainableWeights, initialise, load, open, save_hf,
 };
-use fathom_tensor::mesh::{Grid, CountingLink, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{BlockFormat, Category, DType, Device, Machine, Meta};
 use fathom_train::parallel::Sharding;
 use fathom_train::{Base, Checkpoints, Goal, InStep, Progress, Trainer, frozen, open_state_disk};

@@ -11,7 +11,7 @@ use fathom_model::{
     Adapter, AdapterMethod, Caps, FolderOptions, GenerationConfig, Init, LlamaSizes, Model, Moe, RoundTo,
     SaveOptions, Spec, initialise, load, open, save_hf_rounded,
 };
-use fathom_tensor::mesh::{Grid, CountingLink, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, FourBits, Machine, Meta};
 use fathom_train::parallel::Sharding;
 use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Trainer, plan};

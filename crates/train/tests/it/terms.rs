@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fathom_grad::{CrossEntropyLoss, EntropyLoss, LossTerm, Tile, TileLoss};
-use fathom_tensor::mesh::{Grid, CountingLink, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta, Tensor, VocabularyShare};
 use fathom_train::{Goal, InStep, MicroBatch, Objective, WeightedLoss};
 
