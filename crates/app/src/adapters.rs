@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use fathom_grad::Params;
 use fathom_model::{
     Family, Model, ModelView, Portion, Quantization, RopeSpec, SafeTensors, Source, Spec, TrainableWeights,
-    changes_base, fix_lengths, keep_packed, load_peft, merge, open_config, open_peft, save_peft, unpack,
+    changes_base, fix_lengths, keep_packed, load_peft, merge, open_any_config, open_peft, save_peft, unpack,
 };
 use fathom_tensor::{DType, Device};
 use fathom_train::recipe::QuantizationName;
@@ -134,7 +134,7 @@ pub(crate) fn write(
     save_peft(device, model, params, folder, (&name, trained))?;
     if let Some(base) = base {
         let Base { folder: of, xxh3_128 } = Base::of(base)?;
-        let config = stretched(&open_config(base)?.0, &model.spec)?;
+        let config = stretched(&open_any_config(base)?.0, &model.spec)?;
         let of = Of { folder: of, xxh3_128, held: BaseQuantization::of(model), config };
         let text = format!("{:#}\n", serde_json::to_value(of)?);
         let path = folder.join(BASE);

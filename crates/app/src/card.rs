@@ -26,7 +26,7 @@ pub fn class_of(folder: &Path) -> &'static str {
 }
 
 /// Transformers' class that reads a model.
-fn class(spec: &Spec) -> &'static str {
+pub fn class(spec: &Spec) -> &'static str {
     match spec.encoder.as_ref().map(|parts| parts.head) {
         Some(EncoderHead::None) => "AutoModel",
         Some(EncoderHead::Masked) => "AutoModelForMaskedLM",

@@ -24,7 +24,7 @@ use crate::events::{Events, Silent};
 
 use crate::machine::Machine;
 use crate::models::{model_folder, or_on_the_hub, tokenizer_files_for};
-use crate::{adapters, card, exported};
+use crate::{adapters, card, encoder_files, exported};
 use fathom_model::LoadedModel;
 pub use options::{Conversion, ConversionSummary, Format, GgufName, Target};
 pub(crate) use source::generation;
@@ -198,6 +198,11 @@ fn write(found: DiskModel, to: &Path, (options, with): (SaveOptions, &[(PathBuf,
     let copy = tokenizer_files_for(&found.tokenizer, to)?;
     let folder = FolderOptions { weights: options, generation: &found.generation, copy: &copy };
     save_hf(&device, &model, &params, to, folder)?;
+    match (&found.recipe, &found.base) {
+        (Some(recipe), _) => encoder_files::write(recipe, &model.spec, to)?,
+        (None, Some(base)) if !with.is_empty() => encoder_files::write_as(base, &model.spec, to)?,
+        (None, _) => {}
+    }
     card::write(to, &model.spec, found.base.as_deref())?;
     Ok(params.num_elements())
 }

@@ -34,6 +34,7 @@ pub mod curate;
 pub mod data;
 pub mod editors;
 pub mod encoder_eval;
+mod encoder_files;
 mod error;
 pub mod evaluate;
 mod events;

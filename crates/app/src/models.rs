@@ -184,6 +184,14 @@ pub(crate) fn load_part(
         fathom_model::load(device, &model, &mut params, &new_scores(&opened.source, &spec))?;
     } else if spec.encoder.is_some() {
         let source = WithRandomTensor::head(&opened.source, &spec, SEED);
+        let masked = spec.encoder.as_ref().is_some_and(|parts| parts.head == EncoderHead::Masked);
+        if spec.adapter.is_some() && masked && source.has_random() {
+            refuse!(
+                "{}: it has no masked-language head, which an adapter leaves as it is; start from a folder with one, or train all of \
+                 the model first",
+                folder.display()
+            );
+        }
         fathom_model::load(device, &model, &mut params, &source)?;
     } else if let Some(StateProjections { count, columns }) = spec.projections {
         let shape = [count * columns, spec.hidden];
@@ -197,11 +205,16 @@ pub(crate) fn load_part(
 
 /// Initializes the head of scores of another adapter over a folder's model with the same first values.
 pub(crate) fn begin_scores(device: &Device, folder: &Path, model: &Model, params: &Params) -> Result<()> {
-    if model.spec.scores == 0 {
+    let labels = model.spec.encoder.as_ref().map_or(0, |parts| parts.head.labels());
+    if model.spec.scores == 0 && labels == 0 {
         return Ok(());
     }
     let HfFolder { spec, source, .. } = fathom_model::open_any(folder)?;
     if spec.scores > 0 {
+        return Ok(load_scores(device, model, params, &source)?);
+    }
+    if labels > 0 {
+        let source = WithRandomTensor::head(&source, &model.spec, SEED);
         return Ok(load_scores(device, model, params, &source)?);
     }
     Ok(load_scores(device, model, params, &new_scores(&source, &model.spec))?)

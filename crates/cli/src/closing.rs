@@ -6,6 +6,7 @@ use fathom_app::opening::{TEMPERATURE, is_worth_a_try};
 use fathom_app::train::Report;
 use fathom_app::{Job, card, models};
 use fathom_base::human;
+use fathom_model::{Spec, in_python};
 use fathom_report::RunLog;
 use fathom_train::recipe::QuantizationName;
 
@@ -49,11 +50,16 @@ fn hints(job: &Job, log: &RunLog) -> Vec<Hint> {
         hints.push(hint("look at its logits", format!("{me} inspect logits {out} --ids 1,2,3")));
         return hints;
     }
-    let class = card::class_of(&job.model());
-    hints.push(if scores {
+    // Only training uses a value head.
+    let mut trained = job.trained.clone();
+    trained.scores = if job.recipe().rl.has_values() { 0 } else { trained.scores };
+    let class = if base.is_some() { card::class(&trained) } else { card::class_of(&job.model()) };
+    // An encoder is asked as a whole.
+    let merges = base.is_some() && trained.encoder.is_some() && class != "AutoModelForMaskedLM";
+    let asks = if scores {
         hint("ask for rewards", format!("{me} score {model} PAIRS.jsonl --out scored.jsonl"))
     } else if class == "AutoModelForMaskedLM" {
-        hint("look at its logits", format!("{me} inspect logits {out} --ids 1,2,3"))
+        hint("look at its logits", format!("{me} inspect logits {model} --ids 1,2,3"))
     } else if base.is_none() && !["AutoModelForCausalLM", "AutoModelForSeq2SeqLM"].contains(&class) {
         hint("serve the encoder", format!("{me} serve {out}"))
     } else if models::converses(base.as_ref().unwrap_or(&job.model())) {
@@ -61,13 +67,17 @@ fn hints(job: &Job, log: &RunLog) -> Vec<Hint> {
     } else {
         let prompt = quoted(&prompt(log));
         hint("talk to the model", format!("{me} generate {model} {prompt} --temperature {TEMPERATURE}"))
-    });
+    };
+    hints.extend((!merges).then_some(asks));
     if base.is_some() {
         hints.push(hint("merge it", format!("{me} export {out} {}", word(&job.folder.join("model")))));
     }
     hints.push(hint(
         "load it in Python",
-        python(job, base.is_some(), if scores { "AutoModelForSequenceClassification" } else { class }),
+        match &base {
+            Some(base) => python_with_adapter(job, &trained, base),
+            None => python(job, if scores { "AutoModelForSequenceClassification" } else { class }),
+        },
     ));
     if job.recipe().run.name.starts_with("quickstart") {
         hints.push(hint("train longer", format!("{me} quickstart --minutes 60 --out out/longer")));
@@ -76,28 +86,31 @@ fn hints(job: &Job, log: &RunLog) -> Vec<Hint> {
     hints
 }
 
-/// A line of Python that loads the run's result: an adapter with the base that it names, quantized as in training.
-fn python(job: &Job, adapts: bool, class: &str) -> String {
-    let quoted = |path: &Path| serde_json::json!(path.display().to_string()).to_string();
-    if !adapts {
-        return format!(
-            "from transformers import {class}; model = {class}.from_pretrained({})",
-            quoted(&job.model())
-        );
-    }
-    let (name, folder) = (class.replacen("Auto", "AutoPeft", 1), quoted(&job.adapter()));
+/// A path as a text of Python.
+fn python_text(path: &Path) -> String {
+    serde_json::json!(path.display().to_string()).to_string()
+}
+
+/// A line of Python that loads the run's model.
+fn python(job: &Job, class: &str) -> String {
+    let folder = python_text(&job.model());
+    format!("from transformers import {class}; model = {class}.from_pretrained({folder})")
+}
+
+/// A line of Python that loads the run's adapter with its base, quantized as in training.
+fn python_with_adapter(job: &Job, trained: &Spec, base: &Path) -> String {
     let bits = match job.recipe().model.quantization {
         QuantizationName::None => "",
         QuantizationName::Nf4 => "load_in_4bit=True, bnb_4bit_quant_type=\"nf4\"",
         QuantizationName::Int8 => "load_in_8bit=True",
     };
-    if bits.is_empty() {
-        return format!("from peft import {name}; model = {name}.from_pretrained({folder})");
+    let [mut imports, mut more] = [String::new(), String::new()];
+    if !bits.is_empty() {
+        imports = "from transformers import BitsAndBytesConfig; ".into();
+        more = format!("quantization_config=BitsAndBytesConfig({bits})");
     }
-    format!(
-        "from peft import {name}; from transformers import BitsAndBytesConfig; \
-         model = {name}.from_pretrained({folder}, quantization_config=BitsAndBytesConfig({bits}))"
-    )
+    let [own, model] = in_python(trained, &python_text(base), &python_text(&job.adapter()), &more);
+    format!("{own}; {imports}model = {model}")
 }
 
 /// The last sample prompt with a readable answer; otherwise the start of the first lesson, the last sample prompt, or

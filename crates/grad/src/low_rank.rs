@@ -58,6 +58,11 @@ impl Runs {
         self.iter().map(|(_, columns)| columns).sum()
     }
 
+    /// The part that a rank has whose weights have this many columns in all.
+    pub(crate) fn held(&self, columns: usize) -> Runs {
+        self.part((self.columns() / columns.max(1)).max(1))
+    }
+
     /// The part on one of several ranks; each run is divided equally among them.
     pub fn part(&self, ranks: usize) -> Runs {
         let mut part = *self;

@@ -248,7 +248,8 @@ impl DistanceParams {
         let (rows, at) = (2 * relative.distances.span, (Module::Input, Kind::Table));
         let (cut, stored) = (Cut::Whole(InputSharing::Own), InFiles::one(table, rows));
         let table = w.weight(WeightSpec::new("distances", at, [rows, s.hidden], cut, stored));
-        let normed = s.normed(norm);
+        // Each rank reads it for its own heads.
+        let normed = NormSpec { seen: InputSharing::Own, ..s.normed(norm) };
         let norm = relative.normed.then(|| w.norm("distances_norm", Module::Input, s.hidden, normed));
         DistanceParams { table, norm }
     }

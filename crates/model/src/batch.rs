@@ -22,6 +22,14 @@ pub struct PackedTokens<'a> {
     pub docs: &'a [Range<usize>],
 }
 
+/// The layout of a stream on one rank.
+#[track_caller]
+fn whole(packed: &PackedTokens<'_>) -> ContextLayout {
+    let (tokens, windows) = (packed.ids.len(), &[]);
+    let cut = LayoutSizes { tokens, cp: 1, chunk: tokens, windows, dynamic: None, pieces: None };
+    ContextLayout::new(packed.docs, &cut).unwrap_or_else(|message| panic!("batch: {message}"))
+}
+
 /// Largest rotary table that is precomputed for a whole micro-batch.
 const TABLE_BYTES: usize = 32 << 20;
 
@@ -41,10 +49,7 @@ impl Model {
     /// If lengths differ or there are more documents than the cap.
     #[track_caller]
     pub fn batch(&self, device: &Device, packed: PackedTokens<'_>, caps: Caps) -> Batch {
-        let (tokens, windows) = (packed.ids.len(), &[]);
-        let cut = LayoutSizes { tokens, cp: 1, chunk: tokens, windows, dynamic: None, pieces: None };
-        let layout =
-            ContextLayout::new(packed.docs, &cut).unwrap_or_else(|message| panic!("batch: {message}"));
+        let layout = whole(&packed);
         self.batch_of(
             device,
             packed,
@@ -86,19 +91,42 @@ impl Model {
     /// # Panics
     /// Those of [`Model::batch_of`], and if there are not equally many documents.
     #[track_caller]
-    pub fn batches(&self, device: &Device, [source, main]: [PackedTokens<'_>; 2], caps: Caps) -> [Batch; 2] {
+    pub fn batches(&self, device: &Device, streams: [PackedTokens<'_>; 2], caps: Caps) -> [Batch; 2] {
+        let layouts = streams.each_ref().map(whole);
+        let sharing =
+            layouts.each_ref().map(|layout| SharedStream { layout, comm: &[CpComm::P2p], states: None });
+        self.shared_batches(device, streams, caps, sharing.each_ref())
+    }
+
+    /// [`Model::batches`] of streams that a context-parallel group shares, as [`Model::batch_of`].
+    ///
+    /// # Panics
+    /// Those of both.
+    #[track_caller]
+    pub fn shared_batches(
+        &self,
+        device: &Device,
+        [source, main]: [PackedTokens<'_>; 2],
+        caps: Caps,
+        [of_source, of_main]: [&SharedStream<'_>; 2],
+    ) -> [Batch; 2] {
         assert_eq!(
             source.docs.len(),
             main.docs.len(),
             "batch: documents of the source and of the main stream"
         );
         device.pool.enter("batch", -1);
-        let [below, mut above] = [(Stack::Source, source), (Stack::Main, main)]
-            .map(|(stack, packed)| self.whole_stack_batch(device, stack, packed, caps));
-        let pairs = main.docs.iter().zip(source.docs);
-        let slices: Vec<Slice> = pairs.clone().map(|(q, k)| Slice::full(q.clone(), k.clone())).collect();
-        let pairs = pairs.map(|(q, k)| (q.len() * k.len()) as u64).sum();
-        above.masks.push(mask(device, &slices, caps.docs, [&above.positions, &below.positions], pairs));
+        let [below, mut above] = [(Stack::Source, source, of_source), (Stack::Main, main, of_main)]
+            .map(|(stack, packed, of)| self.stack_batch(device, &self.spec.stack(stack), packed, caps, of));
+        let cross = if let Some(context) = &mut above.context {
+            context.attend_to(device, [of_main.layout, of_source.layout], caps.docs, &above.positions)
+        } else {
+            let pairs = main.docs.iter().zip(source.docs);
+            let slices: Vec<Slice> = pairs.clone().map(|(q, k)| Slice::full(q.clone(), k.clone())).collect();
+            let pairs = pairs.map(|(q, k)| (q.len() * k.len()) as u64).sum();
+            mask(device, &slices, caps.docs, [&above.positions, &below.positions], pairs)
+        };
+        above.masks.push(cross);
         [below, above]
     }
 
@@ -121,10 +149,7 @@ impl Model {
         packed: PackedTokens<'_>,
         caps: Caps,
     ) -> Batch {
-        let (tokens, windows) = (packed.ids.len(), &[]);
-        let cut = LayoutSizes { tokens, cp: 1, chunk: tokens, windows, dynamic: None, pieces: None };
-        let layout =
-            ContextLayout::new(packed.docs, &cut).unwrap_or_else(|message| panic!("batch: {message}"));
+        let layout = whole(&packed);
         let sharing = SharedStream { layout: &layout, comm: &[CpComm::P2p], states: None };
         self.stack_batch(device, &self.spec.stack(stack), packed, caps, &sharing)
     }
@@ -144,16 +169,19 @@ impl Model {
         let (ids, own_positions) = (own(&self.looked_up(ids)), own(&shifted));
         let reaches = spec.reaches();
         let (masks, context) = if reaches.iter().any(|reach| reach.looks_ahead()) {
-            assert_eq!(
-                sharing.layout.cp(),
-                1,
-                "batch: attention to later tokens is on one rank of a context"
-            );
             let together = || reaches.iter().map(|reach| reach.mask(device, &own_positions, docs, caps.docs));
             let apart = spec.relative().is_some();
-            let masks =
-                if apart { masks_apart(device, spec, &own_positions, docs) } else { together().collect() };
-            (masks, None)
+            if sharing.layout.cp() > 1 {
+                assert!(!apart, "batch: relative distances are on one rank of a context");
+                let far: Vec<Option<usize>> = reaches.iter().map(|reach| reach.far()).collect();
+                let (masks, context) =
+                    Context::around(device, sharing.layout, &far, caps.docs, &shifted, &own_positions);
+                (masks, Some(context))
+            } else if apart {
+                (masks_apart(device, spec, &own_positions, docs), None)
+            } else {
+                (together().collect(), None)
+            }
         } else {
             Context::new(device, sharing, &spec.windows(), caps.docs, positions, &own_positions)
         };

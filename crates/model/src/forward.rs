@@ -165,7 +165,7 @@ impl Model {
     pub(crate) fn begin_source<'a>(&'a self, run: &mut impl Segments<'a>, chunk: usize) -> Tensor {
         self.begin(run, chunk, alone(SOURCE), &|cx, p| {
             let Some(table) = p.source else { panic!("forward: no embedding of a source") };
-            cx.embed_parallel(table, None, (self.embed_scale, false), self.own_rows(table))
+            cx.embed_parallel(table, [None; 2], (self.embed_scale, false), self.own_rows(table))
         })
     }
 
@@ -258,16 +258,18 @@ impl Model {
         let rows = self.own_rows(p.tokens);
         let normed =
             |cx: &mut Ctx<'_>, x_td| norm(cx, &self.spec, ["embed.norm", "embed.norm.stats"], x_td, p.norm);
-        let Some(e) = &p.encoder else {
-            let how = (self.embed_scale, self.spec.virtual_tokens() > 0 || p.table.rows.is_some());
-            let x_td = cx.embed_parallel(p.tokens, p.positions, how, rows);
-            let x_td = p.table.forward(cx, x_td, self.embed_scale);
-            let x_td = p.prompt.map_or(x_td, |prompt| prompt.forward(cx, x_td));
-            return if p.norm.is_some() { cx.rows(|cx| normed(cx, x_td)) } else { x_td };
-        };
-        cx.rows(|cx| {
-            let x_td = cx.embed_typed(p.tokens, p.positions, e.types);
-            normed(cx, x_td)
-        })
+        let how = (self.embed_scale, self.spec.virtual_tokens() > 0 || p.table.rows.is_some());
+        let tables = [p.positions, p.encoder.and_then(|encoder| encoder.types)];
+        let embed = |cx: &mut Ctx<'_>| cx.embed_parallel(p.tokens, tables, how, rows);
+        if p.encoder.is_some() && self.has_whole_tables() {
+            return cx.rows(|cx| {
+                let x_td = embed(cx);
+                normed(cx, x_td)
+            });
+        }
+        let x_td = embed(cx);
+        let x_td = p.table.forward(cx, x_td, self.embed_scale);
+        let x_td = p.prompt.map_or(x_td, |prompt| prompt.forward(cx, x_td));
+        if p.norm.is_some() { cx.rows(|cx| normed(cx, x_td)) } else { x_td }
     }
 }

@@ -51,8 +51,8 @@ mod whole;
 
 pub use adapter::{
     EmbedTerm, HoulsbyParams, PeftTensors, PrefixParams, PromptParams, SavedAdapter, TableParams, Targets,
-    adapt, begin_as, changes_base, fix_lengths, load_adapted, load_peft, load_scores, merge, open_peft,
-    save_peft, share_base, share_untrained, shared_bytes,
+    adapt, begin_as, changes_base, fix_lengths, in_python, load_adapted, load_peft, load_scores, merge,
+    open_peft, save_peft, share_base, share_untrained, shared_bytes,
 };
 pub use attention::{AttentionParams, QkvParams, RelativeParams};
 pub use batch::{Caps, PackedTokens, causal_pairs, mask};

@@ -274,6 +274,11 @@ impl Model {
         (self.holdings[table.index()].shard.rows[0].start, self.portion.tp_index == 0)
     }
 
+    /// Returns whether this rank has all rows of the embedding.
+    pub(crate) fn has_whole_tables(&self) -> bool {
+        self.portion.tp == 1
+    }
+
     /// Element type of weights and activations.
     pub fn dtype(&self, params: &Params) -> DType {
         params.dtype(ParamId(0))

@@ -175,20 +175,22 @@ impl Portion {
                 return Err(Misfit { axis: Axis::Tp, message });
             }
         }
-        if spec.source > 0 && self.cp > 1 {
-            let message =
-                format!("{} ranks share a stream, and a source is not shared; it must be 1", self.cp);
+        if spec.relative().is_some() && self.cp > 1 {
+            let message = format!(
+                "{} ranks share a stream, and scores by distance of {} are computed document by document; it must be 1",
+                self.cp, spec.family
+            );
+            return Err(Misfit { axis: Axis::Cp, message });
+        }
+        if spec.retrieval.is_some() && self.cp > 1 {
+            let message = format!(
+                "{} ranks share a stream, and neighbours of its text are not shared; it must be 1",
+                self.cp
+            );
             return Err(Misfit { axis: Axis::Cp, message });
         }
         spec.check_stages(self.pp * self.chunks.len())
             .map_err(|message| Misfit { axis: Axis::Pp, message })?;
-        if let Some(name) = spec.adapted_memory().filter(|_| tp > 1) {
-            let message = format!(
-                "{tp} ranks would each have a part of {name}, whose adapter reads a source and is not split; it must be 1, or \
-                 leave this projection out of adapter.targets"
-            );
-            return Err(Misfit { axis: Axis::Tp, message });
-        }
         let ranks = self.sharers_of_layers();
         let mut own = spec.layers.iter().flat_map(LayerSpec::own);
         own.try_for_each(|own| own.check(&ranks)).map_err(|(shared, message)| {

@@ -49,9 +49,15 @@ pub fn adapted(recipe: &Recipe, spec: Spec) -> Result<Spec> {
             return spec.with_adapter(Adapter::leading(method)).map_err(refuse("method"));
         }
     };
-    let targets = targets(recipe).map_err(refuse("targets"))?;
-    let mut names = spec.targeted(&targets).map_err(refuse("targets"))?;
-    if !matches!(table.method, AdapterName::Lora | AdapterName::Rslora) {
+    let mut names = if table.method == AdapterName::Ia3 && table.targets.is_none() {
+        spec.factored()
+    } else {
+        let targets = targets(recipe).map_err(refuse("targets"))?;
+        spec.targeted(&targets).map_err(refuse("targets"))?
+    };
+    // A head of labels is trained as a whole.
+    let labels = spec.encoder.as_ref().is_some_and(|parts| parts.head.labels() > 0);
+    if labels || !matches!(table.method, AdapterName::Lora | AdapterName::Rslora) {
         // These methods apply to projections of blocks only.
         names = spec.of_blocks(&names);
         if names.is_empty() {
@@ -90,7 +96,6 @@ fn targets(recipe: &Recipe) -> std::result::Result<Targets, String> {
     };
     let ends = |list: &[&str]| Targets::Ends(list.iter().map(|end| end.to_string()).collect());
     match &recipe.adapter.targets {
-        None if recipe.adapter.method == AdapterName::Ia3 => Ok(ends(&["k_proj", "v_proj", "down_proj"])),
         None => Ok(Targets::AllLinear),
         Some(Value::String(text)) if text == "all-linear" => Ok(Targets::AllLinear),
         Some(Value::String(text)) if text.contains(|char| "\\*+?()[]|^$".contains(char)) => {

@@ -152,7 +152,14 @@ impl<'a> DeviceMicroBatch<'a> {
                 let streams = [PackedTokens { ids, positions, docs }, packed];
                 let [source, main] = match model.spec.retrieval {
                     Some(_) => model.retrieval_batches(device, streams, &micro.chunks, how.caps),
-                    None => model.batches(device, streams, how.caps),
+                    None => {
+                        let tokens = ids.len();
+                        let cut = LayoutSizes { tokens, chunk: tokens, windows: &[], pieces: None, ..cut };
+                        let layout =
+                            ContextLayout::new(docs, &cut).unwrap_or_else(|why| panic!("step: {why}"));
+                        let source = SharedStream { layout: &layout, states: None, ..sharing };
+                        model.shared_batches(device, streams, how.caps, [&source, &sharing])
+                    }
                 };
                 (Some(Rc::new(source)), main)
             }

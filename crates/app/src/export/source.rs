@@ -9,7 +9,7 @@ use fathom_curate::store_prefix;
 use fathom_model::Source;
 use fathom_model::{
     GenerationConfig, HfFolder, Quantization, RoundTo, SafeTensors, Spec, StateProjections, TrainableWeights,
-    open, open_any_config,
+    open_any, open_any_config,
 };
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
@@ -38,6 +38,8 @@ pub(super) struct DiskModel {
     /// Model that the run started from.
     pub(crate) base: Option<PathBuf>,
     pub(super) seed: u64,
+    /// The run's recipe.
+    pub(super) recipe: Option<Recipe>,
     /// Weights that the run trained.
     pub(crate) trained: TrainableWeights,
     /// Format that projections were rounded to, and the folder of the checkpoint with the master weights.
@@ -55,7 +57,7 @@ pub(super) fn was_rounded(run: &Path) -> Result<bool> {
 
 pub(super) fn hugging_face(folder: &Path, events: &dyn Events) -> Result<DiskModel> {
     exported::verify(folder)?;
-    let opened = open(folder)?;
+    let opened = open_any(folder)?;
     note_left_out(folder, &opened, events);
     let HfFolder { spec, generation, source: weights, .. } = opened;
     Ok(DiskModel {
@@ -68,6 +70,7 @@ pub(super) fn hugging_face(folder: &Path, events: &dyn Events) -> Result<DiskMod
         quantized: None,
         base: Some(folder.to_path_buf()),
         seed: 0,
+        recipe: None,
         trained: TrainableWeights::all(),
         rounded: None,
     })
@@ -123,6 +126,7 @@ pub(super) fn checkpoint(from: &Path, events: &dyn Events) -> Result<DiskModel> 
         quantized,
         base,
         seed,
+        recipe: Some(loaded.value),
         trained,
         rounded,
     })

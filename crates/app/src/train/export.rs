@@ -4,14 +4,13 @@ use fathom_model::{Family, FolderOptions, ModelView, SaveOptions, Spec, save_hf}
 use fathom_text::Tokenizer;
 use fathom_train::Checkpoints;
 
-use super::encoder_files;
 use crate::error::{Context, Result, refuse};
 use crate::events::Events;
 use crate::export::{generation, write_model};
 use crate::job::Job;
 use crate::models::tokenizer_files;
 use crate::text::tokenizer_dir;
-use crate::{adapters, card, exported};
+use crate::{adapters, card, encoder_files, exported};
 
 /// Tests what the export at the end will need: reads the tokenizer's files again, and makes the configuration of the
 /// model after the last stage.
@@ -61,6 +60,5 @@ pub fn of_ranks(job: &Job, step: u64, events: &dyn Events) -> Result<()> {
     if saved != Some(step) {
         refuse!("step {step} was not saved, so the model cannot be exported; run the same command again");
     }
-    write_model(&job.folder, &job.adapter(), events)?;
-    encoder_files::write(job.recipe(), &job.trained, &job.model())
+    write_model(&job.folder, &job.adapter(), events)
 }

@@ -6,7 +6,6 @@
 
 mod begin;
 mod claims;
-mod encoder_files;
 mod environment;
 mod export;
 mod first;

@@ -101,6 +101,101 @@ fn an_embedder_learns_pairs_and_is_served_as_its_folder_says() {
     good(["index", arg(&docs), arg(&index), "--encoder", arg(&model)]);
 }
 
+/// Logits of a Hugging Face folder, with an adapter or alone.
+fn logits(at: &dyn Fn(&str) -> PathBuf, model: &Path, adapter: Option<&Path>) -> Vec<u8> {
+    let out = at("logits.safetensors");
+    let _ = fs::remove_file(&out);
+    let mut words = vec!["inspect", "logits", arg(model), "--ids", "2,9,30,3", "--out", arg(&out)];
+    words.extend(adapter.iter().flat_map(|adapter| ["--adapter", arg(adapter)]));
+    good(words);
+    fs::read(&out).unwrap()
+}
+
+#[test]
+fn adapters_of_encoders_are_trained_and_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let lora = ["adapter.method=lora", "adapter.rank=4", "optimizer.lr=2e-2", "data.max_text_tokens=48"];
+    // Labels: the head is trained and saved with the adapter.
+    let row = |n: usize| {
+        let (label, text) = [("nature", "the sea and the river"), ("code", "return a plus b")][n % 2];
+        json!({"text": format!("{text} {n}"), "label": label})
+    };
+    lines(&at("labels.jsonl"), (0..48).map(row));
+    let more = [&lora[..], &["objective.labels=[\"nature\",\"code\"]", "stage.0.epochs=8"]].concat();
+    let out = good(args("classify", &bert(), &at("labels.jsonl"), &at("labels"), &more));
+    assert!(out.contains("AutoPeftModelForSequenceClassification.from_pretrained"), "{out}");
+    assert!(out.contains("num_labels=2") && out.contains("merge it"), "{out}");
+    learned(&at("labels"));
+    let config = fs::read_to_string(at("labels/adapter/adapter_config.json")).unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
+    assert_eq!(config["task_type"], "SEQ_CLS");
+    assert_eq!(config["modules_to_save"], json!(["bert.pooler.dense", "classifier"]));
+    let eval = |model: &Path| -> Value {
+        let rows = at("labels.jsonl");
+        let words = ["eval", arg(model), "--labels", arg(&rows), "--json"];
+        serde_json::from_str(&good(words)).unwrap()
+    };
+    // The run's checkpoint is merged, or the adapter into its base.
+    let (run, merged, again) = (at("labels"), at("merged"), at("again"));
+    good(["export", arg(&run), arg(&merged)]);
+    let base = bert();
+    good(["export", arg(&base), arg(&again), "--with", arg(&run)]);
+    let names: Value = serde_json::from_slice(&fs::read(merged.join("config.json")).unwrap()).unwrap();
+    assert_eq!(names["id2label"], json!({"0": "nature", "1": "code"}));
+    let file = "model.safetensors";
+    assert_eq!(fs::read(merged.join(file)).unwrap(), fs::read(again.join(file)).unwrap());
+    assert!(eval(&merged).to_string().contains("\"accuracy\":1"), "{}", eval(&merged));
+    // Vectors: the merged run is a folder of Sentence-Transformers.
+    let words = ["sand", "salt", "sea", "wind", "river", "step", "plan", "data"];
+    let row = |n: usize| {
+        let (a, b) = (words[n % 8], words[(n / 8) % 8]);
+        json!({"anchor": format!("what of {a} and {b}"), "positive": format!("the {b} with {a}")})
+    };
+    lines(&at("pairs.jsonl"), (0..48).map(row));
+    let more = [&lora[..], &["stage.0.seq_tokens=192", "stage.0.epochs=6"]].concat();
+    good(args("embed", &bert(), &at("pairs.jsonl"), &at("embed"), &more));
+    learned(&at("embed"));
+    let (run, model) = (at("embed"), at("embed/merged"));
+    good(["export", arg(&run), arg(&model)]);
+    assert!(model.join("1_Pooling/config.json").is_file() && model.join("modules.json").is_file());
+    // Masked words need a head, which an adapter leaves as it is.
+    write_text(&at("text"));
+    let short = ["stage.0.seq_tokens=64", "stage.0.samples_per_micro_batch=4", "stage.0.steps=6"];
+    let more = [&short[..], &["adapter.method=lora"]].concat();
+    refused(args("mlm", &bert(), &at("text"), &at("mlm"), &more), &["no masked-language head"]);
+    good(args("mlm", &bert(), &at("text"), &at("head"), &short));
+    let out = good(args("mlm", &at("head/model"), &at("text"), &at("masked"), &more));
+    assert!(out.contains("PeftModel.from_pretrained(AutoModelForMaskedLM"), "{out}");
+    let (run, model) = (at("masked"), at("masked/merged"));
+    good(["export", arg(&run), arg(&model)]);
+    let with = logits(&at, &at("head/model"), Some(&run));
+    assert_eq!(with.len(), logits(&at, &model, None).len());
+    assert_ne!(with, logits(&at, &at("head/model"), None));
+}
+
+#[test]
+fn methods_that_encoders_cannot_have_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    lines(
+        &at("labels.jsonl"),
+        [json!({"text": "the sea", "label": "a"}), json!({"text": "b", "label": "b"})],
+    );
+    let labels = "objective.labels=[\"a\",\"b\"]";
+    let asks = |more: &[&str]| {
+        let more = [more, &["data.max_text_tokens=48"]].concat();
+        args("classify", &bert(), &at("labels.jsonl"), &at("out"), &more)
+    };
+    refused(asks(&[labels, "adapter.method=prompt"]), &["adapter.method", "prompt"]);
+    let tokens = [labels, "adapter.method=lora", "adapter.token_rows=[3]"];
+    refused(asks(&tokens), &["adapter.token_rows", "the model is an encoder"]);
+    let targets = [labels, "adapter.method=lora", "adapter.targets=q_proj"];
+    refused(asks(&targets), &["adapter.targets", "query"]);
+    let rank = [labels, "adapter.method=lora", "adapter.rank=99"];
+    refused(asks(&rank), &["adapter.rank", "99"]);
+}
+
 #[test]
 fn a_step_of_an_embedder_is_measured_over_rows() {
     let folder = tempfile::tempdir().unwrap();

@@ -101,7 +101,7 @@ fn dropped_spans_are_learned_from_nothing_and_from_a_folder() {
     let of = |out: &str| -> Vec<f32> {
         losses(&at(out)).iter().take(3).map(|(_, bits)| f32::from_bits(*bits as u32)).collect()
     };
-    for (out, mesh) in [("shared", "mesh.tp=2"), ("stages", "mesh.pp=4")] {
+    for (out, mesh) in [("shared", "mesh.tp=2"), ("stages", "mesh.pp=4"), ("context", "mesh.cp=2")] {
         good(args("t5-small", &at("text"), &at(out), &short(&[mesh])));
         for (one, other) in of("new").iter().zip(of(out)) {
             assert!((one / other - 1.0).abs() < 1e-4, "{mesh}: {one} {other}");
@@ -135,6 +135,20 @@ fn answers_to_prompts_are_learned() {
     ];
     good(args("t5", &at("rows.jsonl"), &at("taught"), &more));
     learned(&at("taught"));
+    // By an adapter, which generates with its base as it does merged into it.
+    let more = [&more[..], &["adapter.method=lora", "adapter.rank=8", "optimizer.lr=3e-2"]].concat();
+    let out = good(args("t5", &at("rows.jsonl"), &at("adapted"), &more));
+    assert!(out.contains("AutoPeftModelForSeq2SeqLM.from_pretrained"), "{out}");
+    learned(&at("adapted"));
+    let (base, run, merged) = (at("new/model"), at("adapted"), at("merged"));
+    good(["export", arg(&base), arg(&merged), "--with", arg(&run)]);
+    let ask = |more: &[&str]| {
+        let words = ["river 2", "--max-tokens", "6", "--ids", "--precision", "f32"];
+        good([&["generate"][..], &more[..1], &words, &more[1..]].concat())
+    };
+    let with = ask(&[arg(&base), "--adapter", arg(&run)]);
+    assert_eq!(with, ask(&[arg(&merged)]));
+    assert_ne!(with, ask(&[arg(&base)]));
 }
 
 #[test]
@@ -171,7 +185,7 @@ fn what_does_not_go_together_is_refused_by_name() {
     let small = short(&[]);
     let with = |more: &[&'static str]| [&small[..], more].concat();
     ask("t5-small", "text", &with(&["eval.enabled=true"]), &["eval.enabled", "give false"]);
-    ask("t5-small", "text", &with(&["mesh.cp=2"]), &["mesh.cp"]);
+    ask("t5-small", "text", &with(&["mesh.cp=3"]), &["mesh.cp"]);
     ask("t5-small", "text", &with(&["objective.mask_share=0"]), &["objective.mask_share"]);
     ask("t5-small", "text", &with(&["objective.masking=words"]), &["objective.masking", "\"mlm\""]);
     ask(
@@ -181,6 +195,11 @@ fn what_does_not_go_together_is_refused_by_name() {
         &["stage.0.seq_tokens", "205 dropped spans"],
     );
     ask("t5", "rows.jsonl", &[&t5], &["objective.method", "take seq2seq"]);
+    let adapts = |more: &'static str| [t5.as_str(), "adapter.method=lora", more];
+    ask("t5", "text", &adapts("adapter.dropout=0.1"), &["adapter.dropout", "read a source"]);
+    ask("t5", "text", &adapts("adapter.targets=shared"), &["adapter.targets", "`shared`"]);
+    ask("t5", "text", &adapts("adapter.token_rows=[3]"), &["adapter.token_rows", "an encoder-decoder"]);
+    ask("t5", "text", &[&t5, "adapter.method=prefix"], &["adapter.method", "prefix"]);
     ask("t5", "text", &[&t5, "objective.method=seq2seq"], &["objective.method", "take span_corruption"]);
     let joined = [t5.as_str(), "objective.method=seq2seq", "stage.0.masked=false"];
     ask("t5", "rows.jsonl", &joined, &["stage.0.masked", "give true"]);

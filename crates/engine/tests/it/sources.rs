@@ -9,7 +9,7 @@ use fathom_base::{
 };
 use fathom_cpu::Cpu;
 use fathom_engine::{Capacity, Engine, Limits, Scheduler};
-use fathom_model::{Model, ModelView, SafeTensors, Source, load, open_any, read_f32};
+use fathom_model::{Model, ModelView, SafeTensors, Source, load, load_peft, open_any, open_peft, read_f32};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 
@@ -105,6 +105,54 @@ fn answers_do_not_depend_on_others() {
             for answer in output.into_inner().generations().unwrap() {
                 assert_eq!(answer.ids, wanted[*at]);
             }
+        }
+    });
+}
+
+/// Several adapters over one base answer as in PEFT, whatever runs with them; and so does a model with its adapter.
+#[test]
+fn answers_of_adapters_are_those_of_peft() {
+    let peft = |case: &str| -> (PathBuf, Vec<Vec<u32>>, Vec<Vec<u32>>) {
+        let folder =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_adapters/encoders").join(case);
+        let text = std::fs::read_to_string(folder.join("expected.json")).unwrap();
+        let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let list = |key: &str| expected[key].as_array().unwrap().clone();
+        let sources = list("docs").iter().map(|doc| ids(&doc[0])).collect();
+        (folder.join("before"), sources, list("greedy").iter().map(ids).collect())
+    };
+    with("t5_v11", 1024, |Bed { engine, device, sources, greedy }| {
+        let served = ["t5_dora", "t5_ia3"].map(|case| (case, peft(case)));
+        let mut asked: Vec<(GenerateRequest, Vec<u32>)> = Vec::new();
+        for (case, (folder, sources, greedy)) in &served {
+            engine.load_adapter(case, folder).unwrap();
+            for (source, wanted) in sources.iter().zip(greedy) {
+                let request = GenerateRequest::new(source.clone(), sampling(wanted.len()));
+                asked.push((GenerateRequest { adapter: Some(case.to_string()), ..request }, wanted.clone()));
+            }
+        }
+        for (source, wanted) in sources.iter().zip(greedy) {
+            asked.push((GenerateRequest::new(source.clone(), sampling(wanted.len())), wanted.clone()));
+        }
+        let answers =
+            engine.generate_all(asked.iter().map(|(request, _)| request.clone()).collect()).unwrap();
+        for ((request, wanted), answer) in asked.iter().zip(answers) {
+            assert_eq!(&answer[0].ids, wanted, "{:?}", request.adapter);
+        }
+        // Terms of the head come with the base's own weight, which others share.
+        let refused = engine.load_adapter("lora", &peft("t5_lora").0).unwrap_err().to_string();
+        assert!(refused.contains("lm_head"), "{refused}");
+        let (adapter, sources, greedy) = peft("t5_lora");
+        let opened = open_any(&folder("t5_v11")).unwrap();
+        let (spec, tensors) = open_peft(&adapter, opened.spec).unwrap();
+        let (model, mut params) = Model::declare(device, &spec, DType::F32);
+        load_peft(device, &model, &mut params, (&opened.source, &tensors)).unwrap();
+        let own = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
+        let limits = Limits { context_tokens: 512, ..Limits::default() };
+        let engine = Engine::new(ModelView { device, model: &model, params: &params }, &own, limits);
+        for (source, wanted) in sources.iter().zip(&greedy) {
+            let request = GenerateRequest::new(source.clone(), sampling(wanted.len()));
+            assert_eq!(&engine.generate_all(vec![request]).unwrap()[0][0].ids, wanted);
         }
     });
 }

@@ -20,6 +20,21 @@ pub(super) fn of_queries(queries: Range<usize>, start: usize, window: Option<usi
     causal_pairs(queries.end - start, window) - causal_pairs(queries.start - start, window)
 }
 
+/// Pairs of the queries of one part with all keys of their documents, at most `far` from a token if given.
+pub(super) fn around(docs: &[Range<usize>], q: &StreamPart, far: Option<usize>) -> u64 {
+    let window = far.map(|far| far + 1);
+    let of_doc = |doc: &Range<usize>| -> u64 {
+        // Keys up to a query and, counted from the document's end, those from it on; the query is in both.
+        let from_end = |run: &Range<usize>| doc.start + doc.end - run.end..doc.start + doc.end - run.start;
+        let pairs = |run: Range<usize>| {
+            of_queries(run.clone(), doc.start, window) + of_queries(from_end(&run), doc.start, window)
+                - run.len() as u64
+        };
+        q.within(doc).map(pairs).sum()
+    };
+    docs.iter().map(of_doc).sum()
+}
+
 /// Pairs of the queries of one part with the keys of another, of the same documents, within a window if given.
 pub(super) fn between(docs: &[Range<usize>], q: &StreamPart, k: &StreamPart, window: Option<usize>) -> u64 {
     let of_doc = |doc: &Range<usize>| -> u64 {
@@ -80,6 +95,21 @@ pub(super) fn area_of(queries: &Range<usize>, start: usize, windows: &[Option<us
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pairs_on_both_sides_are_what_counting_gives() {
+        let (docs, part) = ([0..9, 9..30], StreamPart::new(vec![2..6, 8..13, 27..30]));
+        for far in [None, Some(0), Some(1), Some(4), Some(40)] {
+            let near = |q: usize, k: usize| far.is_none_or(|far| q.abs_diff(k) <= far);
+            let of_doc = |doc: &Range<usize>| {
+                let queries: Vec<usize> = part.within(doc).flatten().collect();
+                let keys = |q: usize| doc.clone().filter(|k| near(q, *k)).count();
+                queries.into_iter().map(keys).sum::<usize>()
+            };
+            let counted: usize = docs.iter().map(of_doc).sum();
+            assert_eq!(around(&docs, &part, far), counted as u64, "{far:?}");
+        }
+    }
 
     #[test]
     fn rectangles_are_what_counting_gives() {

@@ -72,10 +72,10 @@ impl Step {
     }
 }
 
-/// The keys of all ranks in stream order.
+/// The keys of all ranks in stream order, of this stream or of another.
 pub(crate) struct GatheredKeys {
     /// All ranks.
     pub circle: Circle,
-    /// Masks by window.
+    /// Masks by window; for another stream, the only one.
     pub masks: Vec<Mask>,
 }

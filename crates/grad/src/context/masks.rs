@@ -143,12 +143,19 @@ impl Maker<'_> {
         self.windows.iter().map(steps).collect()
     }
 
-    /// Masks for the keys of all ranks.
-    pub fn gathered(&self, axis: &Group, own: &Tensor) -> GatheredKeys {
+    /// Masks for the keys of all ranks; with `around`, windows reach to both sides.
+    pub fn gathered(&self, axis: &Group, own: &Tensor, around: bool) -> GatheredKeys {
         let everybody: Vec<usize> = (0..axis.size()).collect();
         let (q, k) = (self.layout.part(&[axis.index()]), self.layout.part(&everybody));
         let pos_k = self.positions(&k);
-        let mask = |window: &Option<usize>| self.part_mask((&q, own), (&k, &pos_k), *window);
+        let mask = |window: &Option<usize>| {
+            if !around {
+                return self.part_mask((&q, own), (&k, &pos_k), *window);
+            }
+            let docs = self.layout.docs();
+            let (slices, pairs) = (q.slices_around(&k, docs, *window), area::around(docs, &q, *window));
+            Mask { partial: true, ..mask(self.device, &slices, self.docs, [own, &pos_k], pairs) }
+        };
         GatheredKeys {
             masks: self.windows.iter().map(mask).collect(),
             circle: Circle::new(axis.clone(), self.layout, &everybody),

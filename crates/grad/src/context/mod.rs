@@ -19,7 +19,7 @@ use std::fmt;
 use std::ops::Range;
 
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Device, DocumentRuns, Mask, Tensor};
+use fathom_tensor::{Category, Device, DocumentRuns, Mask, Slice, Tensor};
 
 pub use area::LayoutSizes;
 pub use area::causal_pairs;
@@ -143,6 +143,8 @@ pub struct Context {
     /// Rings by size of the inner circles.
     rings: Vec<(usize, Ring)>,
     gathered: Option<GatheredKeys>,
+    /// Rows of another stream that the same ranks share.
+    memory: Option<GatheredKeys>,
     /// All ranks, for operations that read rows in order.
     whole: Circle,
     /// Exchanges of those operations, if they pass states.
@@ -204,7 +206,7 @@ impl Context {
                 rings.push((inner, maker.ring(&axis, inner, own)));
             }
         }
-        let gathered = comm.contains(&CpComm::AllGather).then(|| maker.gathered(&axis, own));
+        let gathered = comm.contains(&CpComm::AllGather).then(|| maker.gathered(&axis, own, false));
         let alone = rings.iter().find(|(size, _)| *size == 1);
         let masks = match alone {
             Some((_, ring)) => ring.steps.iter().map(|steps| steps[0].mask.clone()).collect(),
@@ -213,7 +215,68 @@ impl Context {
         let pairs = windows.iter().map(|window| layout.area(index, *window)).collect();
         let whole = Circle::new(axis.clone(), layout, &(0..cp).collect::<Vec<_>>());
         let pieces = states.map(|reach| Pieces::new(device, axis.clone(), layout, reach, docs));
-        (masks, Some(Context { comm: comm.to_vec(), rings, gathered, whole, pieces, cp, pairs }))
+        (
+            masks,
+            Some(Context { comm: comm.to_vec(), rings, gathered, memory: None, whole, pieces, cp, pairs }),
+        )
+    }
+
+    /// [`Context::new`] on several ranks, for attention to tokens on both sides, at most so far from a token if given: keys
+    /// are gathered.
+    ///
+    /// # Panics
+    /// If the layout is not for the mesh.
+    #[track_caller]
+    pub fn around(
+        device: &Device,
+        layout: &ContextLayout,
+        reaches: &[Option<usize>],
+        docs: usize,
+        positions: &[i32],
+        own: &Tensor,
+    ) -> (Vec<Mask>, Context) {
+        let axis = device.mesh.group(&[Axis::Cp]);
+        let cp = axis.size();
+        assert!(
+            layout.cp() == cp && layout.tokens() == positions.len() && layout.docs().len() <= docs,
+            "context: {} tokens for {} ranks, {} positions on {:?}",
+            layout.tokens(),
+            layout.cp(),
+            positions.len(),
+            device.mesh
+        );
+        let maker = Maker { device, layout, windows: reaches, docs, positions };
+        let gathered = maker.gathered(&axis, own, true);
+        let (masks, pairs) = (gathered.masks.clone(), gathered.masks.iter().map(|mask| mask.pairs).collect());
+        let whole = Circle::new(axis, layout, &(0..cp).collect::<Vec<_>>());
+        let (comm, gathered) = (vec![CpComm::AllGather], Some(gathered));
+        (masks, Context { comm, rings: Vec::new(), gathered, memory: None, whole, pieces: None, cp, pairs })
+    }
+
+    /// Adds attention to another stream that the same ranks share, of each document to that with its number. Returns the
+    /// mask, charged at `docs` slices; `own` has the positions of this rank's tokens.
+    pub fn attend_to(
+        &mut self,
+        device: &Device,
+        [main, other]: [&ContextLayout; 2],
+        docs: usize,
+        own: &Tensor,
+    ) -> Mask {
+        let axis = device.mesh.group(&[Axis::Cp]);
+        let everybody: Vec<usize> = (0..axis.size()).collect();
+        let (q, k) = (main.part(&[axis.index()]), other.part(&everybody));
+        let slice =
+            |(queries, keys): (&Range<usize>, &Range<usize>)| Slice::full(q.rows(queries), k.rows(keys));
+        let slices = main.docs().iter().zip(other.docs()).map(slice);
+        let slices: Vec<Slice> = slices.filter(|slice| slice.q_start < slice.q_end).collect();
+        let pairs = |slice: &Slice| ((slice.q_end - slice.q_start) * (slice.k_end - slice.k_start)) as u64;
+        let pairs = slices.iter().map(pairs).sum();
+        // All keys of a document attend, whatever their positions.
+        let pos_k = device.from_i32(&vec![0; other.tokens()], Category::Data);
+        let mask = mask(device, &slices, docs, [own, &pos_k], pairs);
+        let circle = Circle::new(axis, other, &everybody);
+        self.memory = Some(GatheredKeys { masks: vec![mask.clone()], circle });
+        mask
     }
 
     /// Number of ranks among which operations that read rows in order deal heads: those that share the stream, or one.
@@ -256,7 +319,7 @@ impl Context {
             sizes.extend(circle(&ring.inner));
             sizes.extend(ring.steps.iter().flatten().flat_map(step));
         }
-        if let Some(gathered) = &self.gathered {
+        for gathered in self.gathered.iter().chain(&self.memory) {
             sizes.extend(circle(&gathered.circle));
             sizes.extend(gathered.masks.iter().map(|mask| mask.pairs));
         }
@@ -282,6 +345,11 @@ impl Context {
             (None, Some(gathered)) => Route::Gathered(gathered),
             (None, None) => panic!("context: no masks for layer {layer}"),
         }
+    }
+
+    /// The exchange of the rows of another stream.
+    pub(crate) fn memory(&self) -> Option<Route<'_>> {
+        self.memory.as_ref().map(Route::Gathered)
     }
 
     /// Pairs of this rank's queries with keys on any rank.

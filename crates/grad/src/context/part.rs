@@ -91,6 +91,18 @@ impl StreamPart {
         runs
     }
 
+    /// Slices with this part's rows as queries and another's as keys, for documents that attend to tokens on both sides,
+    /// at most `far` from a token if given.
+    pub fn slices_around(&self, keys: &StreamPart, docs: &[Range<usize>], far: Option<usize>) -> Vec<Slice> {
+        let reach = far.map_or(Slice::OPEN, |far| far as i64);
+        let slice = |doc: &Range<usize>| Slice {
+            lo: -reach,
+            hi: reach,
+            ..Slice::full(self.rows(doc), keys.rows(doc))
+        };
+        docs.iter().map(slice).filter(|slice| slice.q_start < slice.q_end).collect()
+    }
+
     /// Slices with this part's rows as queries and another's as keys, for causal documents, within a window if given.
     pub fn slices(&self, keys: &StreamPart, docs: &[Range<usize>], window: Option<usize>) -> Vec<Slice> {
         let slice = |doc: &Range<usize>| Slice::causal(self.rows(doc), keys.rows(doc), window);

@@ -93,7 +93,7 @@ fn step(device: &Device, places: &Places) -> StreamResult {
     let mut grads = Grads::zeros(device, &params);
     let mut below = Tape::new(scope((&source).into()), places);
     let value = below.segment(-1, None, &|cx, _| {
-        let x = cx.embed_parallel(table, None, (1.0, false), rows);
+        let x = cx.embed_parallel(table, [None; 2], (1.0, false), rows);
         cx.rows(|cx| {
             let h = cx.linear("lower", x, lower, None);
             cx.enter("source.out", h)
@@ -103,7 +103,7 @@ fn step(device: &Device, places: &Places) -> StreamResult {
     let gradient = Some(device.zeros(value.rows(), WIDTH, DType::F32, Category::Activations));
     let memory = [Memory { value, gradient }];
     let mut tape = Tape::new(scope((&main).into()), places);
-    let mut x = tape.segment(-1, None, &|cx, _| cx.embed_parallel(table, None, (1.0, false), rows));
+    let mut x = tape.segment(-1, None, &|cx, _| cx.embed_parallel(table, [None; 2], (1.0, false), rows));
     let how = AttentionUse {
         keys: Keys::Memory,
         mask: 0,

@@ -48,13 +48,12 @@ impl LinearParams {
                 cx.rescale(name, y, lengths, projected, (lora, cut))
             }
             Some(AdapterParams::Factors { factors, runs, input: true }) => {
-                let own = if cut == LinearCut::Rows { LinearCut::Columns } else { LinearCut::Whole };
-                let x = cx.factors(before(name), x, factors, (runs, own));
+                let x = cx.factors(before(name), x, factors, runs);
                 self.base(cx, name, x, cut)
             }
             Some(AdapterParams::Factors { factors, runs, input: false }) => {
                 let y = self.base(cx, before(name), x, cut);
-                cx.factors(name, y, factors, (runs, cut))
+                cx.factors(name, y, factors, runs)
             }
         }
     }

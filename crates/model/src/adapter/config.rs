@@ -8,7 +8,7 @@ use super::experts::STACKED;
 use super::names::NETWORKS;
 use super::saved::AlsoTrained;
 use super::targets::ends;
-use crate::spec::{Adapter, AdapterMethod, PromptEncoder, Size, Spec};
+use crate::spec::{Adapter, AdapterMethod, EncoderHead, PromptEncoder, Size, Spec};
 
 /// PEFT version with this layout.
 const VERSION: &str = "0.21.2";
@@ -22,7 +22,14 @@ pub(super) fn config(
     if adapter.virtual_tokens() > 0 {
         return leading_config(spec, adapter, base);
     }
-    let all = spec.adaptable();
+    let mut all = spec.adaptable();
+    // Transformers' encoders without a head may have a pooler, which is not part of the model here.
+    all.extend(spec.is_bare().then(|| "pooler.dense".to_string()));
+    let named = |modules: &BTreeSet<String>| {
+        let ends = ends(&all, modules);
+        ends.iter().map(|name| spec.module_name(name).to_string()).collect::<Vec<String>>()
+    };
+    let saved: BTreeSet<&str> = trained.modules.iter().map(|name| spec.module_name(name)).collect();
     let stacked = spec.stacked(adapter);
     let modules: BTreeSet<String> =
         adapter.modules.keys().filter(|name| !stacked.contains(*name)).cloned().collect();
@@ -30,14 +37,14 @@ pub(super) fn config(
         "base_model_name_or_path": base,
         "fan_in_fan_out": spec.family.names.transposed,
         "inference_mode": true,
-        "modules_to_save": if trained.modules.is_empty() { Value::Null } else { json!(trained.modules) },
+        "modules_to_save": if saved.is_empty() { Value::Null } else { json!(saved) },
         "peft_version": VERSION,
-        "target_modules": ends(&all, &modules),
-        "task_type": if spec.scores > 0 { "SEQ_CLS" } else { "CAUSAL_LM" },
+        "target_modules": named(&modules),
+        "task_type": task_type(spec),
     });
     let own = match adapter.method {
         AdapterMethod::Lora { rank_stabilised, lengths, singular } => {
-            let (size, ranks, alphas) = patterns(adapter);
+            let (size, ranks, alphas) = patterns(spec, adapter);
             let start = if singular { json!("pissa") } else { json!(true) };
             json!({
                 "peft_type": "LORA", "bias": trained.biases, "ensure_weight_tying": trained.tied, "r": size.rank, "lora_alpha": number(size.alpha),
@@ -54,12 +61,25 @@ pub(super) fn config(
         AdapterMethod::Factors => {
             json!({
                 "peft_type": "IA3", "init_ia3_weights": true,
-                "feedforward_modules": ends(&all, &adapter.inputs),
+                "feedforward_modules": named(&adapter.inputs),
             })
         }
         AdapterMethod::Prompt { .. } | AdapterMethod::Prefix { .. } => Value::Null,
     };
     joined([common, own])
+}
+
+/// PEFT's task of a model; `None` for a masked-language head, for which it has none.
+pub(super) fn task_type(spec: &Spec) -> Option<&'static str> {
+    match spec.encoder.as_ref().map(|parts| parts.head) {
+        Some(EncoderHead::None) => Some("FEATURE_EXTRACTION"),
+        Some(EncoderHead::Masked) => None,
+        Some(EncoderHead::Text(_)) => Some("SEQ_CLS"),
+        Some(EncoderHead::Tokens(_)) => Some("TOKEN_CLS"),
+        None if spec.source > 0 => Some("SEQ_2_SEQ_LM"),
+        None if spec.scores > 0 => Some("SEQ_CLS"),
+        None => Some("CAUSAL_LM"),
+    }
 }
 
 /// Tensors of stacked experts for `target_parameters`: common endings if all layers have terms, else full names.
@@ -108,13 +128,13 @@ fn leading_config(spec: &Spec, adapter: &Adapter, base: &str) -> Map<String, Val
 }
 
 /// The most common size, with exceptions as patterns of whole names.
-fn patterns(adapter: &Adapter) -> (Size, Map<String, Value>, Map<String, Value>) {
+fn patterns(spec: &Spec, adapter: &Adapter) -> (Size, Map<String, Value>, Map<String, Value>) {
     let sizes: Vec<Size> = adapter.modules.values().copied().collect();
     let times = |size: &Size| sizes.iter().filter(|other| *other == size).count();
     let most = sizes.iter().max_by_key(|size| times(size)).copied().unwrap_or(Size { rank: 1, alpha: 1.0 });
     let (mut ranks, mut alphas) = (Map::new(), Map::new());
     for (name, size) in &adapter.modules {
-        let pattern = || format!("^{}", regex::escape(name));
+        let pattern = || format!("^{}", regex::escape(spec.module_name(name)));
         if size.rank != most.rank {
             ranks.insert(pattern(), json!(size.rank));
         }

@@ -187,8 +187,11 @@ impl Spec {
         if tokens == 0 || hidden.is_some_and(|hidden| hidden < 2) {
             return Err("needs at least one virtual token, and an encoder of at least two columns".into());
         }
-        if self.encoder.is_some() {
-            return Err("is not trained of encoders".into());
+        if self.encoder.is_some() || self.source > 0 {
+            let model = if self.source > 0 { "an encoder-decoder" } else { "an encoder" };
+            return Err(format!(
+                "puts virtual tokens before a decoder's text, and the model is {model}; take lora or ia3"
+            ));
         }
         let attends = |layer: &LayerSpec| layer.reach().is_some();
         if matches!(method, AdapterMethod::Prefix { .. })

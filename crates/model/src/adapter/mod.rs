@@ -6,6 +6,7 @@
 
 mod apply;
 mod begin;
+mod card;
 mod config;
 mod declare;
 mod experts;
@@ -28,6 +29,7 @@ mod virtual_tokens;
 mod weights;
 
 pub use begin::{adapt, begin_as, load_adapted};
+pub use card::in_python;
 pub(crate) use experts::declare_experts;
 pub use houlsby::HoulsbyParams;
 pub use leading::{PrefixParams, PromptParams};

@@ -7,15 +7,15 @@ use std::path::Path;
 
 use fathom_grad::Params;
 use fathom_tensor::{DType, Device};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::begin::{load_adapted, values};
+use super::card::readme;
 use super::config::config;
 use super::leading::columns;
 use super::names::{BEFORE, INSIDE, NETWORKS};
 use super::read::{read_factors, read_lora};
 use super::saved::{Tables, also_trained, head_from, head_too, in_peft, stored_as};
-use super::targets::last;
 use super::tensors::{Over, PeftTensors};
 use crate::error::{Error, Result};
 use crate::files::{
@@ -24,7 +24,7 @@ use crate::files::{
 use crate::loaded::ModelView;
 use crate::model::Model;
 use crate::pieces::Piece;
-use crate::spec::{Adapter, AdapterMethod, Spec, TrainableWeights};
+use crate::spec::{Adapter, AdapterMethod, EncoderHead, Spec, TrainableWeights};
 use crate::weight::{Kind, Term};
 
 /// The file of an adapter's tensors.
@@ -68,12 +68,12 @@ pub fn open_peft(folder: &Path, base: Spec) -> Result<(Spec, PeftTensors)> {
         }
     }
     let tensors = SafeTensors::open_file(&folder.join(TENSORS))?;
-    let base = with_head(base, &tensors);
+    let base = with_head(base, &config, &tensors);
     let tables = Tables::of(&config, &base).map_err(refuse)?;
     let base = Spec { tied: base.tied && !tables.untied, ..base };
     let adapter = match kind.as_str() {
         "LORA" => read_lora(&config, (&tensors, &base), &refuse)?,
-        "IA3" => read_factors(&tensors),
+        "IA3" => read_factors(&tensors, &base),
         NETWORKS => {
             let width = config.get("r").and_then(Value::as_u64).unwrap_or_default() as usize;
             Adapter::of(AdapterMethod::Networks(width), BTreeMap::new(), BTreeSet::new())
@@ -103,8 +103,23 @@ pub fn open_peft(folder: &Path, base: Spec) -> Result<(Spec, PeftTensors)> {
     Ok((spec, PeftTensors { alone, path: folder.join(TENSORS), tensors, names, columns, turned, head_from }))
 }
 
-/// The base with the score head that an adapter's file contains, as for a reward model.
-fn with_head(base: Spec, tensors: &SafeTensors) -> Spec {
+/// The base with the head that an adapter's file contains: scores, as for a reward model, or an encoder's of labels;
+/// an encoder whose modules have no prefix has none.
+fn with_head(base: Spec, config: &Map<String, Value>, tensors: &SafeTensors) -> Spec {
+    if let Some(parts) = &base.encoder {
+        let names = &base.family.names;
+        let rows = |head: &str| tensors.shape(&format!("{BEFORE}{head}.weight"))?.first().copied();
+        let prefix = format!("{BEFORE}{}", names.base);
+        let head = match config.get("task_type").and_then(Value::as_str) {
+            _ if !tensors.names().iter().any(|name| name.starts_with(&prefix)) => EncoderHead::None,
+            Some("SEQ_CLS") => rows(names.head).map_or(parts.head, EncoderHead::Text),
+            Some("TOKEN_CLS") => {
+                names.encoder.and_then(|own| rows(own.tokens)).map_or(parts.head, EncoderHead::Tokens)
+            }
+            _ => parts.head,
+        };
+        return if head == parts.head { base } else { base.with_encoder_head(head) };
+    }
     match tensors.shape(&format!("{BEFORE}{SCORE}")) {
         Some([scores, _]) if base.scores == 0 => base.scoring(*scores),
         _ => base,
@@ -120,7 +135,7 @@ fn wanted(spec: &Spec, tensors: &SafeTensors) -> Result<Names> {
     for (name, shape) in spec.adapter_tensors() {
         let (stored, wanted) = match turned.get(&name) {
             Some((stored, turn)) => (stored.clone(), turn.shape().to_vec()),
-            None => (format!("{BEFORE}{name}"), shape.clone()),
+            None => (spec.in_adapter(&name), shape.clone()),
         };
         let there = tensors.shape(&stored).unwrap_or_default();
         let plain = |shape: &[usize]| shape.iter().copied().filter(|size| *size != 1).collect::<Vec<usize>>();
@@ -137,7 +152,10 @@ fn wanted(spec: &Spec, tensors: &SafeTensors) -> Result<Names> {
     let [embed, head] = spec.table_names();
     for stored in tensors.names().into_iter().filter(|name| !own.contains(*name)) {
         // The base's own weight of an adapted module.
-        let mut name = stored.strip_prefix(BEFORE).map(|name| stored_as(&name.replace(INSIDE, "."), &base));
+        let mut name = spec.from_adapter(stored).map(|name| stored_as(&name.replace(INSIDE, "."), &base));
+        if name.as_ref().is_some_and(|name| spec.is_left_over(name)) {
+            continue;
+        }
         if spec.tied && name.as_ref().is_some_and(|name| *name == format!("{head}.weight")) {
             name = Some(format!("{embed}.weight"));
         }
@@ -230,7 +248,7 @@ pub fn save_peft(
     let config = format!("{:#}\n", Value::Object(config(&model.spec, adapter, (base, &also))));
     let write = |name: &str, text: &str| write_file(&folder.join(name), text.as_bytes());
     write(CONFIG, &config)?;
-    write("README.md", &readme(model.spec.scores > 0, adapter, base))?;
+    write("README.md", &readme(&model.spec, adapter, base))?;
     Ok(saved)
 }
 
@@ -280,9 +298,9 @@ fn collect(
         }
         let elements = values(device, params, id);
         for piece in pieces {
-            let mut name = format!("{BEFORE}{}", piece.name);
+            let mut name = model.spec.in_adapter(&piece.name);
             if weight.kind != Kind::Adapter {
-                name = format!("{BEFORE}{}", in_peft(adapter, &piece.name));
+                name = model.spec.in_adapter(&in_peft(adapter, &piece.name));
                 also_trained.extend(trained.keeps(weight, &piece.name).then(|| piece.name.clone()));
             }
             let (_, all) = tensors.entry(name).or_insert_with(|| {
@@ -315,7 +333,7 @@ fn collect(
 
 /// Rearranges tensors that files store in another layout.
 fn turn(spec: &Spec, tensors: &mut Tensors) {
-    let own = spec.turned().into_iter().map(|(name, to)| (tensors.remove(&format!("{BEFORE}{name}")), to));
+    let own = spec.turned().into_iter().map(|(name, to)| (tensors.remove(&spec.in_adapter(&name)), to));
     let own: Vec<_> = own.collect();
     for (from, (stored, turn)) in own {
         let Some((_, elements)) = from else { continue };
@@ -339,18 +357,4 @@ fn shape_in_file(adapter: &Adapter, term: Term, name: &str, shape: &[usize]) -> 
         (Term::LoraA | Term::TokenRows, [n]) => vec![1, *n],
         _ => shape.to_vec(),
     }
-}
-
-fn readme(scores: bool, adapter: &Adapter, base: &str) -> String {
-    let modules: BTreeSet<&str> = adapter.modules.keys().map(|name| last(name)).collect();
-    let modules = match adapter.virtual_tokens() {
-        0 => modules.into_iter().collect::<Vec<&str>>().join(", "),
-        tokens => format!("{tokens} virtual tokens"),
-    };
-    let auto = if scores { "AutoPeftModelForSequenceClassification" } else { "AutoPeftModelForCausalLM" };
-    let base_name = serde_json::to_string(base).unwrap_or_default();
-    format!(
-        "---\nbase_model: {base_name}\nlibrary_name: peft\n---\n\n# Adapter\n\nOf {modules}. Trained with Fathom; PEFT reads it:\n\n\
-         ```python\nfrom peft import {auto}\n\nmodel = {auto}.from_pretrained(\"adapter\")\n```\n"
-    )
 }

@@ -6,15 +6,15 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::experts::STACKED;
-use super::names::BEFORE;
 use crate::error::{Error, Result};
 use crate::files::{SafeTensors, Source};
 use crate::spec::{Adapter, AdapterMethod, Size, Spec};
 use crate::weight::Term;
 
-/// The module of a tensor whose name ends with that of `term`.
-pub(super) fn module(name: &str, term: Term) -> Option<&str> {
-    name.strip_prefix(BEFORE)?.strip_suffix(term.end())
+/// The model's name of the module of a tensor whose name ends with that of `term`.
+fn module(spec: &Spec, name: &str, term: Term) -> Option<String> {
+    let module = spec.from_adapter(name)?.strip_suffix(term.end())?.to_string();
+    Some(module).filter(|module| !spec.is_left_over(module))
 }
 
 /// PEFT's `get_pattern_key`: the first pattern that a name ends with.
@@ -47,17 +47,17 @@ pub(super) fn read_lora(
     }
     let (rank_stabilised, lengths) = (flag("use_rslora"), flag("use_dora"));
     let alpha = config.get("lora_alpha").and_then(Value::as_f64).unwrap_or(8.0);
-    let alpha_of = |name: &str| by_pattern(config, "alpha_pattern", name).unwrap_or(alpha);
+    let alpha_of = |name: &str| by_pattern(config, "alpha_pattern", base.module_name(name)).unwrap_or(alpha);
     let stacks = Stacks::of(config, (tensors, base), refuse)?;
     let mut modules = BTreeMap::new();
     for name in tensors.names() {
-        let found = module(name, Term::LoraA).or_else(|| module(name, Term::EmbedA));
+        let found = module(base, name, Term::LoraA).or_else(|| module(base, name, Term::EmbedA));
         let (Some(module), Some(shape)) = (found, tensors.shape(name)) else { continue };
         let rows = shape.first().copied().unwrap_or(0);
-        let stacked = stacks.names.get(module);
-        let (module, rank) =
-            stacked.map_or((module, rows), |name| (name.as_str(), rows / stacks.experts.max(1)));
-        modules.insert(module.to_string(), Size { rank, alpha: alpha_of(module) });
+        let stacked = stacks.names.get(&module).cloned();
+        let (module, rank) = stacked.map_or((module, rows), |name| (name, rows / stacks.experts.max(1)));
+        let alpha = alpha_of(&module);
+        modules.insert(module, Size { rank, alpha });
     }
     let method = AdapterMethod::Lora { rank_stabilised, lengths, singular };
     Ok(Adapter {
@@ -127,7 +127,7 @@ impl Stacks {
         let named: BTreeSet<usize> = targets.iter().filter_map(of).collect();
         let (mut names, mut ways) = (BTreeMap::new(), BTreeSet::new());
         for tensor in tensors.names() {
-            let Some(module) = module(tensor, Term::LoraA) else { continue };
+            let Some(module) = module(base, tensor, Term::LoraA) else { continue };
             let (at, inside) = match module.strip_suffix("mlp.experts.base_layer") {
                 Some(at) => (at, true),
                 None => match module.strip_suffix("mlp.experts") {
@@ -152,7 +152,8 @@ impl Stacks {
             if inner != out && !m.transposed {
                 ways.insert(cols == out);
             }
-            names.insert(module.to_string(), format!("{at}{}", STACKED[which]));
+            let stacked = format!("{at}{}", STACKED[which]);
+            names.insert(module, stacked);
         }
         let swapped = match ways.iter().copied().collect::<Vec<bool>>()[..] {
             [swapped] => swapped,
@@ -172,15 +173,15 @@ impl Stacks {
 }
 
 /// Reads IA3: factors of an input are a row, those of an output a column.
-pub(super) fn read_factors(tensors: &SafeTensors) -> Adapter {
+pub(super) fn read_factors(tensors: &SafeTensors, base: &Spec) -> Adapter {
     let (mut modules, mut inputs) = (BTreeMap::new(), BTreeSet::new());
     for name in tensors.names() {
-        let (Some(module), Some(shape)) = (module(name, Term::Factors), tensors.shape(name)) else {
+        let (Some(module), Some(shape)) = (module(base, name, Term::Factors), tensors.shape(name)) else {
             continue;
         };
-        modules.insert(module.to_string(), Size { rank: 1, alpha: 1.0 });
+        modules.insert(module.clone(), Size { rank: 1, alpha: 1.0 });
         if matches!(shape, [1, _]) {
-            inputs.insert(module.to_string());
+            inputs.insert(module);
         }
     }
     Adapter::of(AdapterMethod::Factors, modules, inputs)

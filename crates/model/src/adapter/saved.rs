@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::names::INSIDE;
+use super::names::{HEADS, INSIDE};
 use crate::spec::{Adapter, AdapterMethod, Spec, TrainableWeights};
 use crate::weight::{Kind, WeightSpec};
 
@@ -80,6 +80,11 @@ pub(super) fn also_trained(spec: &Spec, adapter: &Adapter, trained: BTreeSet<Str
     let stored = spec.without_adapter().stored_names();
     let all: BTreeSet<&String> = stored.iter().filter(is_bias).collect();
     let module = |name: &String| name.trim_end_matches(".weight").trim_end_matches(".bias").to_string();
+    let of_head = |module: String| {
+        let whole =
+            HEADS.iter().find(|head| module.strip_prefix(**head).is_some_and(|rest| rest.starts_with('.')));
+        whole.map_or(module, |head| head.to_string())
+    };
     let adapted = |name: &String| adapter.modules.contains_key(&module(name));
     let of_terms: BTreeSet<&String> = all.iter().filter(|name| adapted(name)).copied().collect();
     let biases = match own {
@@ -89,7 +94,7 @@ pub(super) fn also_trained(spec: &Spec, adapter: &Adapter, trained: BTreeSet<Str
         _ => "none",
     };
     let saved = trained.iter().filter(|name| (biases == "none" || !is_bias(name)) && !adapted(name));
-    let saved = saved.map(|name| module(&in_peft(adapter, name).replace(INSIDE, ".")));
+    let saved = saved.map(|name| of_head(module(&in_peft(adapter, name).replace(INSIDE, "."))));
     let mut also = AlsoTrained { modules: saved.collect(), biases, tied: false };
     if let Some([_, head]) = head_too(spec, adapter, &also) {
         also.modules.insert(head);

@@ -248,7 +248,7 @@ impl Model {
                 Some(AdapterParams::Experts(_)) | None => 0,
             };
         });
-        let plain = self.spec.latent.is_none() && self.spec.encoder.is_none();
+        let plain = self.spec.latent.is_none() && self.spec.encoder.is_none() && self.spec.source == 0;
         all == used && plain && self.own_biases.is_subset(&biases)
     }
 }

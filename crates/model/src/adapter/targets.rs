@@ -8,7 +8,7 @@ use regex::Regex;
 use super::declare::parts;
 use super::experts::{ExpertPart, STACKED};
 use crate::spec::{Adapter, AdapterMethod, Spec};
-use crate::weight::{Kind, Module, Parallel, Projection};
+use crate::weight::{CrossNames, Kind, Module, Names, Parallel, Projection, Qkv};
 
 /// A selection of projections.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub enum Targets {
 enum Kinds {
     /// A projection of a block.
     Block,
+    /// The projection before an encoder's head.
+    Pool,
     /// The embedding of tokens.
     Embedding,
     Head,
@@ -88,12 +90,15 @@ impl Spec {
         let mut all = BTreeMap::new();
         let names = &self.family.names;
         let mut see = |layer: Option<usize>, p: &Projection<'_>, _| {
-            let Some(index) = layer.filter(|_| p.kind == Kind::Linear) else { return };
+            if p.kind != Kind::Linear {
+                return;
+            }
+            let (index, kind) = layer.map_or((usize::MAX, Kinds::Pool), |layer| (layer, Kinds::Block));
             let (at, parts) = (self.prefix(layer, p.module), parts(p));
             let fused = parts.len() > 1;
             let way_out = p.module == Module::Mlp && p.parallel == Parallel::Rows;
             for part in parts {
-                let (out, inner, kind) = (part.rows.len(), p.inner, Kinds::Block);
+                let (out, inner) = (part.rows.len(), p.inner);
                 let size = Sizes { out, inner, kind, fused, at: (index, p.role), way_out };
                 all.insert(format!("{at}{}", part.name), size);
             }
@@ -116,7 +121,10 @@ impl Spec {
                 let (out, inner, at) = (self.vocab, self.hidden, (usize::MAX, role));
                 Sizes { out, inner, kind, fused: false, at, way_out: false }
             };
-            all.insert(embed, sizes(Kinds::Embedding, "embed"));
+            // Encoder and decoder share a table, whose copies PEFT adapts apart.
+            if self.source == 0 {
+                all.insert(embed, sizes(Kinds::Embedding, "embed"));
+            }
             if !head.is_empty() {
                 all.insert(head, sizes(Kinds::Head, "head"));
             }
@@ -174,11 +182,22 @@ impl Spec {
         of.iter().filter(|name| all.get(*name).is_some_and(|sizes| sizes.way_out)).cloned().collect()
     }
 
-    /// The first adapted projection of a source's keys or values.
-    pub(crate) fn adapted_memory(&self) -> Option<&str> {
-        let [_, k, v, _] = self.family.names.cross?.projections;
-        let mut names = self.adapter.as_deref()?.modules.keys().map(String::as_str);
-        names.find(|name| ends_with(name, k) || ends_with(name, v))
+    /// The projections that IA3 scales by default: those of keys and values, and those that close MLPs.
+    pub fn factored(&self) -> BTreeSet<String> {
+        let names = &self.family.names;
+        let of_stack = |names: &Names| match names.qkv {
+            Qkv::Separate([_, k, v]) => vec![k, v],
+            Qkv::Fused(all) | Qkv::Grouped(all) => vec![all],
+            Qkv::Latent(latent) => vec![latent.kv_latent[2]],
+        };
+        let mut ends = of_stack(names);
+        ends.extend(names.source.map(of_stack).into_iter().flatten());
+        ends.extend(names.cross.into_iter().flat_map(|CrossNames { projections: [_, k, v, _], .. }| [k, v]));
+        let all = self.projections().into_iter().filter(|(name, sizes)| {
+            let of_keys = ends.iter().any(|end| !end.is_empty() && ends_with(name, end));
+            sizes.kind == Kinds::Block && (sizes.way_out || of_keys)
+        });
+        all.map(|(name, _)| name).collect()
     }
 
     /// This specification with an adapter.
@@ -194,7 +213,7 @@ impl Spec {
             let Some(Sizes { out, inner, fused, at, kind, .. }) = all.get(name).copied() else {
                 return Err(format!("no projection is called `{name}`, or none that can have an adapter"));
             };
-            if kind != Kinds::Block {
+            if !matches!(kind, Kinds::Block | Kinds::Pool) {
                 check_outside(&adapter, name, kind)?;
             }
             if fused && adapter.inputs.contains(name) {
@@ -212,7 +231,7 @@ impl Spec {
                 return Err(format!("a rank of {rank} does not go with {name}, which is [{out}, {inner}]"));
             }
             let (rank, other) = *ranks.entry(at).or_insert((size.rank, name));
-            if rank != size.rank && (singular || kind != Kinds::Block) {
+            if rank != size.rank && (singular || !matches!(kind, Kinds::Block | Kinds::Pool)) {
                 let own = size.rank;
                 return Err(format!("{other} has rank {rank} and {name} {own}; they are one weight here"));
             }
@@ -296,7 +315,8 @@ impl Spec {
             (known.len() < tokens.len(), "a token is named twice"),
             (!plain, "rows of tokens are trained next to low-rank terms that leave the base as it is"),
             (also, "the embedding has low-rank terms already; train rows of tokens or these, not both"),
-            (self.encoder.is_some(), "is not trained of encoders"),
+            (self.encoder.is_some(), "rows of tokens are trained of decoders, and the model is an encoder"),
+            (self.source > 0, "rows of tokens are trained of decoders, and the model is an encoder-decoder"),
             (
                 self.tied,
                 "the head is the embedding, of which PEFT trains the rows too; that is not done here",

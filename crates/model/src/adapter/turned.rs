@@ -111,7 +111,7 @@ impl Spec {
                     let of_a = Turn::Within { rows: rank, cols: p.inner, wide: p.inner };
                     let of_b = Turn::Within { rows: part.rows.len(), cols: rank, wide };
                     for (name, turn) in [(a, of_a), (b, of_b)] {
-                        all.insert(name.clone(), (format!("{BEFORE}{name}"), turn));
+                        all.insert(name.clone(), (self.in_adapter(&name), turn));
                     }
                 }
             }

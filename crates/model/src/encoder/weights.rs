@@ -5,7 +5,8 @@ use fathom_grad::{Ctx, ParamId, Val};
 use crate::norm::norm;
 use crate::spec::{EncoderHead, EncoderParts, Spec};
 use crate::weight::{
-    Begins, Cut, InFiles, InputSharing, Kind, LastParams, Module, Parallel, Projection, Walk, WeightSpec,
+    Begins, Cut, InFiles, InputSharing, Kind, LABELS, LastParams, Module, Parallel, Projection, Walk,
+    WeightSpec,
 };
 
 /// Weights before the first block of an encoder.
@@ -51,29 +52,29 @@ impl LastParams {
             EncoderHead::Text(_) => (names.pool, w.names.head),
             EncoderHead::Tokens(_) => (names.pool, names.tokens),
         };
+        let labels = parts.head.labels();
+        let [of_pool, of_norm, of_head] =
+            if labels > 0 { LABELS } else { ["masked_pool", "masked_norm", "head"] };
         let stored = InFiles::one(pool, s.hidden);
-        let pool = Projection::new("pool", Module::Head, &cols, s.hidden, stored);
+        let pool = Projection::new(of_pool, Module::Head, &cols, s.hidden, stored);
         let pool = Projection { bias: parts.pool_bias, parallel: Parallel::Whole(seen), ..pool };
         let pool = parts.pool.map(|_| w.linear(pool));
         let pool_norm = (pool.is_some() && parts.pool_norm)
-            .then(|| w.norm("pool_norm", Module::Head, s.hidden, s.normed(norm)));
-        let (labels, at) = (parts.head.labels(), (Module::Head, Kind::Bias));
+            .then(|| w.norm(of_norm, Module::Head, s.hidden, s.normed(norm)));
+        let at = (Module::Head, Kind::Bias);
         if labels == 0 {
             let (vocab, stored) = ([s.vocab], InFiles::one(head, s.vocab));
-            let bias = WeightSpec::new("head", at, [1, s.vocab], Cut::Rows(&vocab), stored);
+            let bias = WeightSpec::new(of_head, at, [1, s.vocab], Cut::Rows(&vocab), stored);
             return LastParams { pool, pool_norm, head_bias: Some(w.weight(bias)), ..bare };
         }
         let shape = [labels, s.hidden];
         let stored = InFiles::whole(format!("{head}.weight"), shape);
-        let weight = WeightSpec::new(HEAD, (Module::Head, Kind::Table), shape, Cut::Whole(seen), stored);
-        let bias = WeightSpec::new(HEAD, at, [1, labels], Cut::Whole(seen), InFiles::one(head, labels));
+        let weight = WeightSpec::new(of_head, (Module::Head, Kind::Table), shape, Cut::Whole(seen), stored);
+        let bias = WeightSpec::new(of_head, at, [1, labels], Cut::Whole(seen), InFiles::one(head, labels));
         let head = w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..weight });
         LastParams { pool, pool_norm, head, head_bias: Some(w.weight(bias)), ..bare }
     }
 }
-
-/// Role of a head of labels.
-const HEAD: &str = "head";
 
 /// The input of an encoder's head.
 pub(crate) fn pool(cx: &mut Ctx<'_>, s: &Spec, p: &LastParams, x_td: Val) -> Val {

@@ -69,8 +69,14 @@ impl<'a> WithRandomTensor<'a> {
     pub fn head(source: &'a dyn Source, spec: &Spec, seed: u64) -> WithRandomTensor<'a> {
         let (mut normals, mut added) = (Normals::new(seed), BTreeMap::new());
         spec.walk(&mut |layer, weight| {
-            let pieces = if weight.module == Module::Head { spec.pieces(layer, weight) } else { Vec::new() };
-            for piece in pieces.into_iter().filter(|piece| source.shape(&piece.name).is_none()) {
+            let of_head = weight.module == Module::Head && weight.kind != Kind::Adapter;
+            let pieces = if of_head { spec.pieces(layer, weight) } else { Vec::new() };
+            let short = |name: &str| name.strip_prefix(spec.family.names.base).map(str::to_string);
+            let lacks = |name: &str| {
+                let names = [Some(name.to_string()), short(name)];
+                names.into_iter().flatten().all(|name| source.shape(&name).is_none())
+            };
+            for piece in pieces.into_iter().filter(|piece| lacks(&piece.name)) {
                 let len = piece.shape.iter().product();
                 let bytes = match weight.kind {
                     Kind::Norm => 1f32.to_le_bytes().repeat(len),
@@ -82,6 +88,11 @@ impl<'a> WithRandomTensor<'a> {
             NOWHERE
         });
         WithRandomTensor { source, added }
+    }
+
+    /// Returns whether the source lacked anything.
+    pub fn has_random(&self) -> bool {
+        !self.added.is_empty()
     }
 }
 

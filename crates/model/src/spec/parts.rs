@@ -113,6 +113,14 @@ impl Reach {
         }
     }
 
+    /// Tokens on each side, if they are bounded.
+    pub(crate) fn far(self) -> Option<usize> {
+        match self {
+            Reach::Around(tokens) => Some(tokens),
+            Reach::Causal | Reach::Window(_) | Reach::Full => None,
+        }
+    }
+
     /// Returns whether a token attends to tokens after it.
     pub fn looks_ahead(self) -> bool {
         matches!(self, Reach::Full | Reach::Around(_))

@@ -37,6 +37,8 @@ pub struct WeightSpec<'a> {
 
 /// Role of the score head.
 pub(crate) const SCORE: &str = "score";
+/// Roles of an encoder's head of labels: the projection before it, the norm after that, and the head.
+pub(crate) const LABELS: [&str; 3] = ["pool", "pool_norm", "labels"];
 
 /// A weight within its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -316,9 +318,9 @@ impl<'a> WeightSpec<'a> {
         self.kind == Kind::Adapter
     }
 
-    /// Returns whether it is the score head.
+    /// Returns whether it is part of the score head, or of an encoder's head of labels.
     pub(crate) fn is_scores(&self) -> bool {
-        self.role == SCORE
+        self.kind != Kind::Adapter && (self.role == SCORE || LABELS.contains(&self.role))
     }
 
     /// Number of products per token, with `chosen` experts.

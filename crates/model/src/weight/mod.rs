@@ -10,10 +10,10 @@ mod params;
 mod walk;
 
 pub use cut::{Cut, InputSharing, Inside};
-pub(crate) use declaration::SCORE;
 pub use declaration::{
     Begins, InFiles, Kind, Module, NormSpec, Parallel, Projection, StoredRows, Term, WeightSpec,
 };
+pub(crate) use declaration::{LABELS, SCORE};
 pub use names::{CrossNames, EncoderNames, Experts, LatentNames, MoeNames, Names, Qkv, Up};
 pub(crate) use params::NOWHERE;
 pub use params::{AdapterParams, DistanceParams, LastParams, LinearParams, NormParams, PrefixEncoder};

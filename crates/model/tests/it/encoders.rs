@@ -147,7 +147,7 @@ fn folders_as_they_are_published_are_read() {
     };
     let pooled: Vec<f32> =
         dense(&of("pool.weight"), &of("pool.bias"), &found[..32]).into_iter().map(f32::tanh).collect();
-    let logits = dense(&of("head.weight"), &of("head.bias"), &pooled);
+    let logits = dense(&of("labels.weight"), &of("labels.bias"), &pooled);
     for (own, wanted) in logits.iter().zip(&whole.logits(std::slice::from_ref(&text))[0]) {
         assert!((own - wanted).abs() < 1e-5, "{own} for {wanted}");
     }

@@ -24,7 +24,7 @@ impl Base {
     /// # Errors
     /// A folder without weights, or one that cannot be read.
     pub fn of(folder: &Path) -> Result<Base> {
-        let hash = fathom_model::open(folder)?.source.hash()?;
+        let hash = fathom_model::open_any(folder)?.source.hash()?;
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
         Ok(Base { folder, xxh3_128: format!("{hash:032x}") })
     }
@@ -52,6 +52,6 @@ impl Base {
     /// The weights, after verifying their hash.
     pub(super) fn weights(&self, checkpoint: &Path) -> Result<SafeTensors> {
         self.check(&Base::of(&self.folder)?, checkpoint)?;
-        Ok(fathom_model::open(&self.folder)?.source)
+        Ok(fathom_model::open_any(&self.folder)?.source)
     }
 }

@@ -39,6 +39,7 @@ pub fn check_encoder(recipe: &Recipe, spec: &Spec) -> Result<()> {
         return refuse("objective.method", message);
     }
     of_decoders(recipe, "an encoder")?;
+    check_dropout(recipe, spec)?;
     let Some(room) = spec.position_room() else { return Ok(()) };
     let most = recipe.data.max_text_tokens;
     if method.judges() && most > room {
@@ -62,30 +63,27 @@ pub fn check_encoder(recipe: &Recipe, spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// Refuses settings that only decoders support.
-fn of_decoders(recipe: &Recipe, model: &str) -> Result<()> {
-    for (is, key, message) in [
-        (
-            recipe.eval.enabled,
-            "eval.enabled",
-            format!("is true: it measures how a model continues text, and {model} does not; give false"),
-        ),
-        (
-            recipe.mesh.cp > 1,
-            "mesh.cp",
-            format!("cuts documents over ranks, and tokens of {model} attend to all of theirs; give 1"),
-        ),
-        (
-            recipe.adapter.method != AdapterName::None,
-            "adapter.method",
-            format!("is of decoders; {model} is trained as a whole, or some of its weights (model.trained)"),
-        ),
-    ] {
-        if is {
-            return Err(Error::Recipe { key: key.into(), message });
-        }
+/// Refuses dropout of an adapter whose products read other rows than those of the tokens: a source, distances.
+fn check_dropout(recipe: &Recipe, spec: &Spec) -> Result<()> {
+    let apart = spec.source > 0 || spec.encoder.as_ref().is_some_and(|parts| parts.relative.is_some());
+    if recipe.adapter.dropout.is_some_and(|rate| rate > 0.0) && apart {
+        let family = spec.family;
+        let message = format!(
+            "drops inputs by token, and some projections of the model ({family}) read a source or distances; leave it out"
+        );
+        return Err(Error::Recipe { key: "adapter.dropout".into(), message });
     }
     Ok(())
+}
+
+/// Refuses settings that only decoders support.
+fn of_decoders(recipe: &Recipe, model: &str) -> Result<()> {
+    if !recipe.eval.enabled {
+        return Ok(());
+    }
+    let message =
+        format!("is true: it measures how a model continues text, and {model} does not; give false");
+    Err(Error::Recipe { key: "eval.enabled".into(), message })
 }
 
 /// Refuses an encoder-decoder without its objectives, and those without one.
@@ -121,6 +119,7 @@ fn check_source(recipe: &Recipe, spec: &Spec) -> Result<()> {
             "is false, which joins the rows of a sample to one, and each answers its own prompt; give true";
         return refuse(&format!("stage.{index}.masked"), message.into());
     }
+    check_dropout(recipe, spec)?;
     of_decoders(recipe, "an encoder-decoder")
 }
 
@@ -159,6 +158,10 @@ fn check_retrieval(recipe: &Recipe, spec: &Spec) -> Result<()> {
             let message = format!("is {}, less than a chunk of {} tokens", stage.seq_tokens, sizes.chunk);
             return refuse(&format!("stage.{index}.seq_tokens"), message);
         }
+    }
+    if recipe.adapter.method != AdapterName::None {
+        let message = "is not of decoders with neighbours, which are trained as a whole, or some of their weights (model.trained)";
+        return refuse("adapter.method", message.into());
     }
     of_decoders(recipe, "a decoder with neighbours")
 }

@@ -11,7 +11,7 @@ pub use fathom_grad::Sharding;
 use fathom_grad::{CpComm, Param, ParamId, ParamShares, Params, SLOT, Shares, deal_buckets};
 use fathom_model::{Model, Portion, Spec, StageLayers, Weight};
 use fathom_tensor::mesh::{Axis, CountingLink, Grid, Mesh};
-use fathom_tensor::{DType, Device, Tensor};
+use fathom_tensor::{DType, Device, SUM_CHUNK, Tensor};
 
 use self::stages::Order;
 use crate::error::{Error, Result};
@@ -110,6 +110,29 @@ impl Ranks {
             _ => dealt,
         };
         checked.map_err(|misfit| refuse(misfit.axis.name(), misfit.message))?;
+        let looks_ahead = spec.reaches().iter().any(|reach| reach.looks_ahead());
+        if spec.source > 0 && !SUM_CHUNK.is_multiple_of(cp) {
+            let message = format!(
+                "{cp} ranks do not divide streams of multiples of {SUM_CHUNK} tokens; give a power of two"
+            );
+            return Err(refuse("cp", message));
+        }
+        if cp > 1 && looks_ahead {
+            // A source's keys are always gathered.
+            if self.cp_comm != CpComm::AllGather && spec.source == 0 {
+                let message = format!(
+                    "is \"{}\", which is of causal attention; tokens of {} attend to both sides: give all_gather",
+                    self.cp_comm, spec.family
+                );
+                return Err(refuse("cp_comm_type", message));
+            }
+            if self.cp_dynamic {
+                return Err(refuse(
+                    "cp_dynamic",
+                    "keeps documents of causal attention on few ranks; give false".into(),
+                ));
+            }
+        }
         let comm = |heads: usize| self.cp_comm.check(cp, heads / tp, spec.kv_heads / tp);
         let comm = if spec.attends() { comm(spec.heads) } else { Ok(()) };
         comm.map_err(|message| refuse("cp_comm_type", message))

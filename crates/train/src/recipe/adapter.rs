@@ -69,8 +69,8 @@ recipe! {
         /// Projections to adapt: a list of name endings such as `["q_proj", "v_proj"]`; a regular expression for whole names; or
         /// `all-linear` for every projection of the blocks except experts. Low-rank terms can also adapt the embedding
         /// (`embed_tokens`), the head (`lm_head`), and experts, each by its name in files (`w1`) or all of a layer as stacked
-        /// tensors (`mlp.experts.gate_up_proj`, `mlp.experts.down_proj`). Unset: all-linear; for `ia3` k_proj, v_proj and
-        /// down_proj. `houlsby` and methods with virtual tokens have no targets.
+        /// tensors (`mlp.experts.gate_up_proj`, `mlp.experts.down_proj`). Unset: all-linear; for `ia3` the projections of
+        /// keys and values and those that close MLPs. `houlsby` and methods with virtual tokens have no targets.
         pub targets: Option<Value>,
         /// For low-rank methods except `pissa`: tokens whose rows of the embedding are trained too.
         pub token_rows: Vec<usize> [Whole(0, COLUMNS)],

@@ -5,12 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_grad::Places;
+use fathom_grad::{CpComm, Places};
 use fathom_model::{Caps, EncoderHead, Model, Spec, load, open_any};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_text::pack::{Facts, IGNORE};
 use fathom_train::encoder::{Contrast, LabelLoss, LabelObjective, MaskedObjective, Pooling};
 use fathom_train::{CrossEntropy, InStep, MicroBatch, Objective, Trainer};
+
+use crate::mesh::{Case, ONE, every_rank, in_step};
 
 fn trainer(name: &str, head: EncoderHead, device: &Device) -> Trainer {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/masked").join(name);
@@ -102,6 +105,51 @@ fn a_step_of_many_micro_batches_has_the_gradients_of_one() {
     many.accumulate(&[part(0..2), part(2..6), part(6..8)], &how(contrast));
     assert!((one.loss_sum() / many.loss_sum() - 1.0).abs() < 1e-6);
     near(&gradients(&many), &gradients(&one));
+}
+
+/// Loss, norm of the gradient, and peak of a step of one micro-batch over ranks.
+fn stepped(head: EncoderHead, goal: &(dyn Fn() -> Arc<dyn Objective> + Sync), grid: Grid) -> Vec<[f64; 3]> {
+    let case = Case { grid, cp_comm: CpComm::AllGather, ..ONE };
+    let step = |device: &Device| {
+        let mut trainer = trainer("modernbert", head, device);
+        let mut how = InStep { caps: Caps { docs: 16, seq_tokens: 40 }, z_loss: 0.0, ..in_step(&case) };
+        how.goal.objective = goal();
+        let result = trainer.step(&[micro(&[36, 30, 20, 6], 2)], &how).unwrap();
+        let [loss, norm] = [result.loss, result.norm].map(|of| f64::from(of.wait_f32()));
+        [loss, norm, device.pool.usage().peak_reserved as f64]
+    };
+    let found = every_rank(case, &step);
+    for (rank, found) in found.iter().enumerate() {
+        let machine = Meta::new(Cpu::new(1, None).profile().clone());
+        let mesh = Mesh::new(grid, Box::new(CountingLink::new(rank, grid.ranks())));
+        assert_eq!(step(&Device::on_mesh(Arc::new(machine), 1 << 28, mesh))[2], found[2], "{head:?} {rank}");
+    }
+    found
+}
+
+#[test]
+fn a_context_shares_texts_with_labels_and_vectors() {
+    let masked = || -> Arc<dyn Objective> { Arc::new(MaskedObjective { share: 0.2 }) };
+    let vectors = || -> Arc<dyn Objective> {
+        Arc::new(Contrast { group: 2, pooling: Pooling::Mean, temperature: 0.1, widths: vec![] })
+    };
+    let labels = |loss| {
+        move || -> Arc<dyn Objective> { Arc::new(LabelObjective { name: "classify", loss, group: 1 }) }
+    };
+    let texts = labels(LabelLoss::OneOf);
+    for (head, goal) in [
+        (EncoderHead::Masked, &masked as &(dyn Fn() -> Arc<dyn Objective> + Sync)),
+        (EncoderHead::None, &vectors),
+        (EncoderHead::Text(2), &texts),
+    ] {
+        let [one] = stepped(head, goal, Grid::default())[..] else { panic!("one rank") };
+        for cp in [2, 4] {
+            for rank in stepped(head, goal, Grid { cp, ..Grid::default() }) {
+                let close = (0..2).all(|at| (rank[at] / one[at] - 1.0).abs() < 1e-5);
+                assert!(close, "{head:?} cp={cp}: {rank:?} {one:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod adapters;
+mod adapters_encoders;
 mod adapters_wide;
 mod again;
 mod budgets;

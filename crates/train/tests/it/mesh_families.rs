@@ -4,8 +4,8 @@ use fathom_grad::CpComm;
 use fathom_model::{Biases, EncoderHead, Family, LayerSpec, Mlp, Residual, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{Activation, DType, NormKind};
-use fathom_train::parallel::Sharding;
 use fathom_train::parallel::stages::Order;
+use fathom_train::parallel::{Ranks, Sharding};
 
 use crate::mesh::{Case, ONE, check, moves, spec};
 
@@ -94,6 +94,38 @@ fn replicas_sum_the_gradients_of_tables_that_layers_share() {
         for sharding in [Sharding::NoShard, Sharding::Optim, Sharding::OptimGradsParams] {
             check(Case { spec, grid: Grid { dp: 2, ..GRID }, sharding, ..ONE }, false);
         }
+    }
+}
+
+/// Keys of all ranks are gathered, and tokens attend to both sides: all of a text, some tokens far, and with biases.
+#[test]
+fn a_context_shares_the_texts_of_encoders() {
+    for (spec, grid) in [
+        ((|_| encoder("bert")) as fn(bool) -> Spec, Grid { cp: 2, ..GRID }),
+        (|_| encoder("modernbert"), Grid { cp: 4, ..GRID }),
+        (|_| encoder("mpnet"), Grid { cp: 2, tp: 2, ..GRID }),
+    ] {
+        check(Case { grid, spec, cp_comm: CpComm::AllGather, ..ONE }, false);
+    }
+    for (name, comm, said) in
+        [("bert", CpComm::P2p, "mesh.cp_comm_type"), ("deberta", CpComm::AllGather, "document by document")]
+    {
+        let ranks = Ranks { grid: Grid { cp: 2, ..GRID }, cp_comm: comm, ..Ranks::default() };
+        let message = ranks.check(&encoder(name)).unwrap_err().to_string();
+        assert!(message.contains("mesh.cp") && message.contains(said), "{message}");
+    }
+}
+
+/// The first rank adds positions and types to its part of the embedding.
+#[test]
+fn tensor_parallel_ranks_share_encoders() {
+    for (spec, sequence_parallel) in [
+        ((|_| encoder("bert")) as fn(bool) -> Spec, false),
+        (|_| encoder("modernbert"), true),
+        (|_| encoder("deberta"), true),
+    ] {
+        let grid = Grid { tp: 2, sequence_parallel, ..GRID };
+        check(Case { grid, spec, tile_rows: Some(128), ..ONE }, false);
     }
 }
 

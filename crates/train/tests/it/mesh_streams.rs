@@ -1,13 +1,13 @@
 //! A family of two stacks over ranks, compared with one rank as in `mesh.rs`.
 
-use fathom_model::{Adapter, Size, Spec, Targets};
+use fathom_grad::CpComm;
+use fathom_model::Spec;
 use fathom_tensor::DType;
 use fathom_tensor::mesh::Grid;
+use fathom_train::parallel::Sharding;
 use fathom_train::parallel::stages::Order;
-use fathom_train::parallel::{Ranks, Sharding};
 use fathom_train::{MicroBatch, SourceTokens};
 
-use crate::adapters::LORA;
 use crate::mesh::{Case, ONE, check, moves};
 use crate::{retrieval, streams};
 
@@ -115,26 +115,16 @@ fn stages_share_the_tables_of_distances_of_their_stacks() {
     moves(case, [GRID, Grid { pp: 4, ..GRID }, two, GRID], 60);
 }
 
+/// Keys of a source, and what attends to them, are gathered; those of the main stream travel as in other models.
 #[test]
-fn a_context_does_not_share_two_streams() {
-    let ranks = Ranks { grid: Grid { cp: 2, ..GRID }, ..Ranks::default() };
-    let message = ranks.check(&spec(false)).unwrap_err().to_string();
-    assert!(message.contains("mesh.cp") && message.contains("a source is not shared"), "{message}");
-}
-
-#[test]
-fn ranks_share_no_adapter_of_a_source_s_keys_and_values() {
-    let ranks = Ranks { grid: Grid { tp: 2, ..GRID }, ..Ranks::default() };
-    let adapted = |end: &str| {
-        let plain = spec(false);
-        let names = plain.targeted(&Targets::Ends(vec![end.into()])).unwrap();
-        let modules = names.into_iter().map(|name| (name, Size { rank: 4, alpha: 4.0 })).collect();
-        plain.with_adapter(Adapter::of(LORA, modules, Default::default())).unwrap()
-    };
-    for end in ["cross_attn.k_proj", "cross_attn.v_proj"] {
-        let message = ranks.check(&adapted(end)).unwrap_err().to_string();
-        assert!(["mesh.tp", end, "adapter.targets"].iter().all(|word| message.contains(word)), "{message}");
-        assert!(Ranks::default().check(&adapted(end)).is_ok());
+fn a_context_shares_both_streams() {
+    let two = Grid { cp: 2, ..GRID };
+    for cp_comm in [CpComm::P2p, CpComm::A2a] {
+        check(Case { spec: t5, grid: two, cp_comm, ..ONE }, false);
     }
-    assert!(ranks.check(&adapted("cross_attn.q_proj")).is_ok());
+    check(Case { spec: umt5, grid: two, cp_comm: CpComm::AllGather, ..ONE }, false);
+    check(Case { spec, grid: two, tile_rows: Some(128), ..ONE }, false);
+    for grid in [Grid { tp: 2, ..two }, Grid { pp: 2, ..two }] {
+        check(Case { spec: t5, grid, ..ONE }, false);
+    }
 }

@@ -5,7 +5,7 @@
 pub enum Keys {
     /// The rows of the batch: in generation they join those of earlier tokens, and ranks of a context exchange them.
     Own,
-    /// Rows of a [`Memory`](crate::Memory), all of which are here.
+    /// Rows of a [`Memory`](crate::Memory): all of them, or in a context this rank's, which ranks gather.
     Memory,
 }
 

@@ -75,8 +75,11 @@ impl Ctx<'_> {
 impl Attention {
     /// The exchange of this layer's keys with other ranks, if there are any.
     fn route<'a>(&self, x: &Exec<'a>) -> Option<Route<'a>> {
-        let context = x.batch.context.as_ref().filter(|_| self.how.keys == Keys::Own);
-        context.map(|context| context.route(x.layer))
+        let context = x.batch.context.as_ref()?;
+        match self.how.keys {
+            Keys::Own => Some(context.route(x.layer)),
+            Keys::Memory => context.memory(),
+        }
     }
 
     /// Columns of q, columns of k, and heads, for each group of heads; groups are independent.

@@ -49,26 +49,9 @@ impl Ctx<'_> {
         only(self.apply(op, &[], &[table]))
     }
 
-    /// [`Ctx::embed`] plus the row of a table of token types given by [`Batch::types`], or the first row.
-    ///
-    /// # Panics
-    /// If the tables' widths differ.
-    #[track_caller]
-    pub fn embed_typed(
-        &mut self,
-        tokens: ParamId,
-        positions: Option<ParamId>,
-        types: Option<ParamId>,
-    ) -> Val {
-        let dtype = self.params.dtype(tokens);
-        let params: Vec<ParamId> = [tokens].into_iter().chain(positions).chain(types).collect();
-        let (positions, types) = (positions.is_some(), types.is_some());
-        let op = Embed { name: "embed", dtype, scale: 1.0, first: None, positions, types };
-        only(self.apply(op, &[], &params))
-    }
-
     /// [`Ctx::embed`] with the vocabulary distributed over tensor parallel ranks: this one has the rows from `first`
-    /// on, and `positions_here` tells whether it adds positions.
+    /// on, and `others_here` tells whether it adds positions and types: rows of a table given by [`Batch::types`], or its
+    /// first row.
     ///
     /// # Panics
     /// If the tables' widths differ.
@@ -76,19 +59,23 @@ impl Ctx<'_> {
     pub fn embed_parallel(
         &mut self,
         tokens: ParamId,
-        positions: Option<ParamId>,
+        [positions, types]: [Option<ParamId>; 2],
         (scale, led): (f32, bool),
-        (first, positions_here): (usize, bool),
+        (first, others_here): (usize, bool),
     ) -> Val {
-        if self.spread.ranks == 1 {
-            return self.embed(tokens, positions, (scale, led));
-        }
         let dtype = self.params.dtype(tokens);
-        let params: Vec<ParamId> = [tokens].into_iter().chain(positions).collect();
+        let params: Vec<ParamId> = [tokens].into_iter().chain(positions).chain(types).collect();
+        let [positions, types] = [positions, types].map(|table| table.is_some() && others_here);
+        if self.spread.ranks == 1 {
+            let first = led.then_some(0);
+            let op = Embed { name: "embed", dtype, scale, first, positions, types };
+            let out = only(self.apply(op, &[], &params));
+            self.takes_packed();
+            return out;
+        }
         self.rows(|cx| {
             let (name, first) = ("embed.part", Some(first));
-            let positions = positions.is_some() && positions_here;
-            let op = Embed { name, dtype, scale, first, positions, types: false };
+            let op = Embed { name, dtype, scale, first, positions, types };
             let part = only(cx.apply(op, &[], &params));
             cx.takes_packed();
             cx.sum("embed", part)

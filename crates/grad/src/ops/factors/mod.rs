@@ -4,7 +4,7 @@ use fathom_tensor::Tensor;
 
 use super::rescale::{multiply_runs, sum_runs};
 use super::{like, only};
-use crate::low_rank::{LinearCut, Runs};
+use crate::low_rank::Runs;
 use crate::op::{Desc, Dx, Exec, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Ctx, ParamId, Val};
 
@@ -15,19 +15,13 @@ mod tests;
 
 impl Ctx<'_> {
     /// x [t, n] with the columns of each run multiplied by `factors` [1, columns of all runs]; the others are
-    /// unchanged. Sharded columns are distributed over the ranks.
+    /// unchanged. A rank that has some of the columns has their factors.
     ///
     /// # Panics
     /// If the shapes do not fit.
     #[track_caller]
-    pub fn factors(
-        &mut self,
-        name: &'static str,
-        x: Val,
-        factors: ParamId,
-        (runs, cut): (Runs, LinearCut),
-    ) -> Val {
-        let runs = if cut == LinearCut::Columns { runs.part(self.spread.ranks) } else { runs };
+    pub fn factors(&mut self, name: &'static str, x: Val, factors: ParamId, runs: Runs) -> Val {
+        let runs = runs.held(self.params.shape(factors)[1]);
         only(self.apply(Factors { name, runs }, &[x], &[factors]))
     }
 }

@@ -1,7 +1,7 @@
 //! Factors of all and of some columns against the reference.
 
 use super::reference::factors;
-use crate::low_rank::{LinearCut, Runs};
+use crate::low_rank::Runs;
 use crate::testing::{self, Matrix, Stream};
 
 #[test]
@@ -17,7 +17,7 @@ fn factors_of_all_and_of_some_columns() {
             params: vec![Matrix::random(1, runs.columns(), 3)],
             wide_params: false,
             stream: Stream::documents(&[tokens], None, 1),
-            record: &|cx, x, p| cx.factors("y", x, p[0], (runs, LinearCut::Columns)),
+            record: &|cx, x, p| cx.factors("y", x, p[0], runs),
             reference: &|x, p| factors(x, &p[0], runs),
             penalty: None,
         });

@@ -46,10 +46,11 @@ impl Ctx<'_> {
     ) -> Val {
         let spread = self.spread;
         let cut = if spread.ranks == 1 { LinearCut::Whole } else { cut };
-        let (runs, share) = match cut {
-            LinearCut::Whole => (lora.runs, None),
-            LinearCut::Columns => (lora.runs.part(spread.ranks), Some(1)),
-            LinearCut::Rows => (lora.runs, Some(spread.share())),
+        let runs = lora.runs.held(self.params.shape(lora.b)[0]);
+        let share = match cut {
+            LinearCut::Whole => None,
+            LinearCut::Columns => Some(1),
+            LinearCut::Rows => Some(spread.share()),
         };
         let narrow = self.params.narrow(weight);
         let low_bias = lora.bias.map(|_| 3 + usize::from(bias.is_some()));

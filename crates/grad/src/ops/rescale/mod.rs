@@ -38,7 +38,7 @@ impl Ctx<'_> {
         (lora, cut): (LoraUse, LinearCut),
     ) -> Val {
         let ranks = self.spread.ranks;
-        let runs = if cut == LinearCut::Columns { lora.runs.part(ranks) } else { lora.runs };
+        let runs = lora.runs.held(self.params.shape(magnitude)[1]);
         let (scales, sums, fixed) = (lora.scales, cut == LinearCut::Rows && ranks > 1, lora.fixed);
         let op = Rescale { name, scales, runs, sums, fixed };
         let of_lengths = [lora.a, lora.b, weight].into_iter().filter(|_| !fixed);

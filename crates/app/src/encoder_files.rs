@@ -13,12 +13,51 @@ use crate::error::{Context, Result};
 ///
 /// # Errors
 /// A file that cannot be read or written.
-pub(super) fn write(recipe: &Recipe, spec: &Spec, folder: &Path) -> Result<()> {
+pub(crate) fn write(recipe: &Recipe, spec: &Spec, folder: &Path) -> Result<()> {
     match recipe.objective.method {
         MethodName::Embed => modules(recipe, spec, folder),
         MethodName::Rerank | MethodName::Classify => labels(recipe, folder),
         _ => Ok(()),
     }
+}
+
+/// Names and numbers the labels of an encoder that was merged with an adapter from elsewhere: as its base, if that has
+/// as many.
+///
+/// # Errors
+/// A file that cannot be read or written.
+pub(crate) fn write_as(base: &Path, spec: &Spec, folder: &Path) -> Result<()> {
+    let labels = spec.encoder.as_ref().map_or(0, |parts| parts.head.labels());
+    if labels == 0 {
+        return Ok(());
+    }
+    let (path, base) = (folder.join("config.json"), config(&base.join("config.json"))?);
+    let mut own = config(&path)?;
+    let as_many =
+        |key: &&str| base.get(*key).and_then(Value::as_object).is_some_and(|map| map.len() == labels);
+    if ["id2label", "label2id"].iter().all(|key| as_many(&key)) {
+        let keys = ["id2label", "label2id", "problem_type", "sentence_transformers"];
+        let kept = keys.iter().filter_map(|key| Some((key.to_string(), base.get(*key)?.clone())));
+        own.extend(kept);
+    } else {
+        let names = (0..labels).map(|label| format!("LABEL_{label}")).collect::<Vec<_>>();
+        own.extend(by_number(&names));
+    }
+    put(&path, &Value::Object(own))
+}
+
+fn config(path: &Path) -> Result<Map<String, Value>> {
+    let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Names of labels by number, and numbers by name.
+fn by_number(names: &[String]) -> [(String, Value); 2] {
+    let by_id: Map<String, Value> =
+        names.iter().enumerate().map(|(id, name)| (id.to_string(), json!(name))).collect();
+    let by_name: Map<String, Value> =
+        names.iter().enumerate().map(|(id, name)| (name.clone(), json!(id))).collect();
+    [("id2label".into(), Value::Object(by_id)), ("label2id".into(), Value::Object(by_name))]
 }
 
 fn put(path: &Path, value: &Value) -> Result<()> {
@@ -71,8 +110,7 @@ fn modules(recipe: &Recipe, spec: &Spec, folder: &Path) -> Result<()> {
 /// Names and meaning of the labels in the configuration.
 fn labels(recipe: &Recipe, folder: &Path) -> Result<()> {
     let (path, objective) = (folder.join("config.json"), &recipe.objective);
-    let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let mut config: Map<String, Value> = serde_json::from_slice(&text)?;
+    let mut config = config(&path)?;
     let (names, kind) = match (objective.method, objective.loss) {
         (MethodName::Rerank, loss) => {
             let pointwise = matches!(loss, LossName::Auto | LossName::Pointwise);
@@ -88,12 +126,7 @@ fn labels(recipe: &Recipe, folder: &Path) -> Result<()> {
         (_, LossName::Tokens) => (objective.labels.clone(), None),
         _ => (objective.labels.clone(), Some("single_label_classification")),
     };
-    let by_id: Map<String, Value> =
-        names.iter().enumerate().map(|(id, name)| (id.to_string(), json!(name))).collect();
-    let by_name: Map<String, Value> =
-        names.iter().enumerate().map(|(id, name)| (name.clone(), json!(id))).collect();
-    config.insert("id2label".into(), Value::Object(by_id));
-    config.insert("label2id".into(), Value::Object(by_name));
+    config.extend(by_number(&names));
     if let Some(kind) = kind {
         config.insert("problem_type".into(), json!(kind));
     }
