@@ -521,4 +521,6 @@ def _tokenizer_of(recipe: Recipe) -> Callable[[], Any]:
 
 def _command() -> str:
     script = sys.argv[0] if sys.argv and sys.argv[0] else "-"
-    return f"python {os.path.basename(script)}"
+    # The order of its sets may decide what a function says.
+    seed = os.environ.get("PYTHONHASHSEED")
+    return f"{f'PYTHONHASHSEED={seed} ' if seed else ''}python {os.path.basename(script)}"

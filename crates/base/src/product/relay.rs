@@ -1,6 +1,7 @@
 //! A queue of a request's events between the service's thread, which must not wait, and a reader.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub fn relay(most: usize) -> (Sink, Relay) {
 #[derive(Default)]
 struct State {
     events: VecDeque<Event>,
+    /// Number of readers that wait: a writer without one makes no system call.
+    waiting: usize,
     /// Set once the sink is dropped.
     ended: bool,
 }
@@ -45,14 +48,18 @@ impl Writer {
         if let Some(event) = if full { merged(state.events.back_mut(), event) } else { Some(event) } {
             state.events.push_back(event);
         }
-        self.0.added.notify_one();
+        let waiting = state.waiting;
+        drop(state);
+        if waiting > 0 {
+            self.0.added.notify_one();
+        }
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
         self.0.state().ended = true;
-        self.0.added.notify_one();
+        self.0.added.notify_all();
     }
 }
 
@@ -77,18 +84,32 @@ pub struct Relay(Arc<Queue>);
 
 impl Relay {
     /// The next event; waits for it. `None` once all have been read and the request has ended, or once `wanted`, which
-    /// is asked several times a second, has returned false.
+    /// is asked several times a second while there is none, has returned false.
     pub fn next_while(&self, wanted: &dyn Fn() -> bool) -> Option<Event> {
+        self.waited(wanted)?.events.pop_front()
+    }
+
+    /// All events that have come; waits for the first. `None` as in [`Relay::next_while`].
+    pub fn all_while(&self, wanted: &dyn Fn() -> bool) -> Option<VecDeque<Event>> {
+        Some(mem::take(&mut self.waited(wanted)?.events))
+    }
+
+    /// The queue, once it has an event.
+    fn waited(&self, wanted: &dyn Fn() -> bool) -> Option<MutexGuard<'_, State>> {
         let mut state = self.0.state();
-        loop {
-            if let Some(event) = state.events.pop_front() {
-                return Some(event);
-            }
-            if state.ended || !wanted() {
+        while state.events.is_empty() {
+            if state.ended {
                 return None;
             }
-            state = self.0.added.wait_timeout(state, POLL).unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting += 1;
+            let waited = self.0.added.wait_timeout(state, POLL).unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            state.waiting -= 1;
+            if waited.1.timed_out() && state.events.is_empty() && !wanted() {
+                return None;
+            }
         }
+        Some(state)
     }
 }
 
@@ -138,5 +159,16 @@ mod tests {
         assert!(relay.next_while(&|| true).is_none());
         let (_sink, open) = super::relay(2);
         assert!(open.next_while(&|| false).is_none());
+    }
+
+    #[test]
+    fn events_that_have_come_are_read_at_once() {
+        let (mut sink, relay) = relay(8);
+        for event in [piece(0, "a"), piece(0, "bc"), piece(1, "x")] {
+            sink(event);
+        }
+        assert_eq!(relay.all_while(&|| false).map(|events| events.len()), Some(3));
+        drop(sink);
+        assert!(relay.all_while(&|| true).is_none());
     }
 }
