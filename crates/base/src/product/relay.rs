@@ -1,14 +1,17 @@
 //! A queue of a request's events between the service's thread, which must not wait, and a reader.
 
 use std::collections::VecDeque;
-use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{mem, thread};
 
 use super::answer::{Event, Sink};
 
 /// Interval at which a waiting caller is asked whether it still wants the result.
 pub(super) const POLL: Duration = Duration::from_millis(50);
+
+/// Shortest time between two reads of all events.
+const APART: Duration = Duration::from_millis(1);
 
 /// Creates the two ends of a queue. Once `most` events wait, a further piece is appended to the last waiting piece of
 /// the same answer, so that a slow reader gets larger pieces and the queue stays short.
@@ -24,6 +27,8 @@ struct State {
     events: VecDeque<Event>,
     /// Number of readers that wait: a writer without one makes no system call.
     waiting: usize,
+    /// Time of the last [`Relay::all_while`].
+    read: Option<Instant>,
     /// Set once the sink is dropped.
     ended: bool,
 }
@@ -89,9 +94,14 @@ impl Relay {
         self.waited(wanted)?.events.pop_front()
     }
 
-    /// All events that have come; waits for the first. `None` as in [`Relay::next_while`].
+    /// All events that have come; waits for the first. `None` as in [`Relay::next_while`]. Reads are at least [`APART`]
+    /// apart, so that a fast model wakes its reader once for several tokens.
     pub fn all_while(&self, wanted: &dyn Fn() -> bool) -> Option<VecDeque<Event>> {
-        Some(mem::take(&mut self.waited(wanted)?.events))
+        let rest = self.0.state().read.map_or(Duration::ZERO, |read| APART.saturating_sub(read.elapsed()));
+        thread::sleep(rest);
+        let mut state = self.waited(wanted)?;
+        state.read = Some(Instant::now());
+        Some(mem::take(&mut state.events))
     }
 
     /// The queue, once it has an event.
@@ -168,6 +178,10 @@ mod tests {
             sink(event);
         }
         assert_eq!(relay.all_while(&|| false).map(|events| events.len()), Some(3));
+        sink(piece(0, "d"));
+        let began = Instant::now();
+        assert_eq!(relay.all_while(&|| false).map(|events| events.len()), Some(1));
+        assert!(began.elapsed() > APART / 2);
         drop(sink);
         assert!(relay.all_while(&|| true).is_none());
     }
