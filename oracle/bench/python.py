@@ -166,14 +166,14 @@ def callbacks(model: str) -> None:
         def on_step(self, step: Any, control: Any) -> None:
             time.sleep(1.0)
 
-    rows = [{"prompt": f"say {n}", "completion": " the old river carries a stone" * 20} for n in range(200)]
+    rows = [{"prompt": f"say {n}", "completion": " the old river carries a stone"} for n in range(64)]
     with tempfile.TemporaryDirectory() as folder:
         ratios = []
-        for turn in range(REPEATS):
+        for turn in range(3):
             seconds = []
             for name, used in (("with", [Sleeps()]), ("without", [])):
                 recipe = fathom.recipes.sft(model_from=model, out=os.path.join(folder, f"{name}{turn}"), steps=8, epochs=None)
-                recipe.set("stage.0.seq_tokens", 2048).set("machine.kind", "cpu")
+                recipe.set("stage.0.seq_tokens", 256).set("machine.kind", "cpu").set("data.held_out_share", 0.0)
                 run = fathom.train(recipe, rows=rows, callbacks=used)
                 seconds.append(median(run.metrics["step_s"][2:]))
             ratios.append(seconds[0] / seconds[1])

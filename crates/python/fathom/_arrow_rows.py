@@ -93,6 +93,7 @@ def _name(schema: _Schema) -> str:
 def _values(schema: _Schema, of: _Array, path: str) -> list[Any]:
     """The values of an array."""
     kind = schema.format.decode()
+    found: list[Any]
     if schema.dictionary:
         words = _values(_Schema.from_address(schema.dictionary), _Array.from_address(of.dictionary), path)
         found = [words[index] if 0 <= index < len(words) else None for index in _numbers(of, _NUMBERS[kind])]

@@ -219,7 +219,7 @@ def test_child_processes_answer_or_are_refused_and_do_not_hang(path: str, tmp_pa
     """By fork a handle is refused and a tokenizer goes on; by spawn and forkserver a child opens a model of its own."""
     script = tmp_path / "children.py"
     script.write_text(FORK)
-    done = subprocess.run([sys.executable, str(script), path], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, str(script), path], capture_output=True, text=True, timeout=600)
     said = done.stdout.split()
     assert done.returncode == 0 and len(said) >= 9 and set(said) == {"True"}, done.stdout + done.stderr
 

@@ -143,7 +143,7 @@ def test_rows_of_any_table_are_the_same_rows(path: str, tmp_path: Path) -> None:
     tables: list[Any] = [rows, (row for row in rows)]
     try:
         import polars
-        import pyarrow
+        import pyarrow  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         tables += [polars.DataFrame(rows), pyarrow.Table.from_pylist(rows)]
     except ImportError:
