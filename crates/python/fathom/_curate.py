@@ -159,7 +159,10 @@ def keep(
 
 
 def _call(of: Stage) -> Caller:
-    import pyarrow  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    try:
+        import pyarrow  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError:
+        raise Error(f"stage `{of.name}` gets batches of pyarrow, which is not installed: pip install pyarrow") from None
 
     def answer(calls: Any, number: int, question: bytes) -> None:
         with pyarrow.ipc.open_stream(question) as reader:
