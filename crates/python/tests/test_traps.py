@@ -238,6 +238,12 @@ ENDS = {
         "threading.Thread(target=lambda: model.generate(['the'] * 200, max_new_tokens=200, ignore_eos=True), daemon=True).start()\n"
         "time.sleep(0.2)\nprint('end')"
     ),
+    "arrays and tables of other libraries": (
+        "model = fathom.Model.from_pretrained(path)\nlogits, table, held = model.logits('the old'), fathom.Table({'a': [1, None], 'b': ['x', None]}), []\n"
+        "for made in ('import numpy; held.append(numpy.from_dlpack(logits))', 'import torch; held.append(torch.from_dlpack(logits))',\n"
+        "        'import pyarrow; held.append(pyarrow.table(table))', 'import polars; held.append(polars.DataFrame(table))'):\n"
+        "    try: exec(made)\n    except ImportError: pass\nprint('end')"
+    ),
     "records": "import logging\nlogging.basicConfig(level=10)\nmodel = fathom.Model.from_pretrained(path)\nprint('end')",
 }
 
