@@ -8,9 +8,9 @@ use axum::body::Body;
 use axum::http::Request;
 use fathom_base::{
     Administer, Conversation, Describe, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard, Numbers,
-    Reading, Result, Sink, Stop, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage, VectorSink,
+    Result, Sink, SpecialTokens, Stop, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage, VectorSink,
 };
-use fathom_serve::{Opening, ROUTES, ServerState, router};
+use fathom_serve::{ROUTES, ServeOptions, ServerState, router};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -37,7 +37,7 @@ impl Describe for Says {
 }
 
 impl Tokenize for Says {
-    fn encode(&self, text: &str, _: Reading) -> Result<Vec<u32>> {
+    fn encode(&self, text: &str, _: SpecialTokens) -> Result<Vec<u32>> {
         Ok(text.bytes().map(u32::from).collect())
     }
 
@@ -97,7 +97,7 @@ impl Generate for Says {
 impl Evaluate for Says {
     fn read(&self, (first, second): &TextPair, _: Numbers, most: Option<usize>) -> Result<TextIds> {
         let mut ids =
-            self.encode(&format!("{first}{}", second.as_deref().unwrap_or_default()), Reading::Text)?;
+            self.encode(&format!("{first}{}", second.as_deref().unwrap_or_default()), SpecialTokens::Text)?;
         ids.truncate(most.unwrap_or(usize::MAX));
         Ok(ids.into())
     }
@@ -127,7 +127,7 @@ fn ask(says: Vec<String>, path: &str, body: &[u8]) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let Ok(runtime) = runtime else { panic!("no runtime") };
     runtime.block_on(async {
-        let server = Arc::new(ServerState::new(Opening::default()));
+        let server = Arc::new(ServerState::new(ServeOptions::default()));
         assert!(server.add("m", Arc::new(Says(says))).is_ok());
         let request =
             Request::post(path).header("host", "localhost").header("content-type", "application/json");

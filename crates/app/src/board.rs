@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fathom_report::board::Board;
-use fathom_serve::{Listening, Opening, ServerState, View, is_loopback};
+use fathom_serve::{ServeOptions, ServerAddresses, ServerState, View, is_loopback};
 use serde_json::Value;
 
 use crate::error::{Result, refuse};
@@ -36,7 +36,7 @@ impl View for BoardView {
 /// No folder there; an address that is not available.
 pub fn serve(
     folder: &Path,
-    at: &Listening,
+    at: &ServerAddresses,
     stop: &AtomicBool,
     heard: &(dyn Fn(&[SocketAddr], usize) + Sync),
 ) -> Result<()> {
@@ -45,7 +45,7 @@ pub fn serve(
     }
     let board = Arc::new(Board::open(folder));
     let view: Arc<dyn View> = Arc::new(BoardView(board.clone()));
-    let opening = Opening { open: !is_loopback(&at.host), view: Some(view), ..Opening::default() };
+    let opening = ServeOptions { open: !is_loopback(&at.host), view: Some(view), ..ServeOptions::default() };
     let server = Arc::new(ServerState::new(opening));
     let over = AtomicBool::new(false);
     thread::scope(|scope| {

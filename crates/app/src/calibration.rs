@@ -9,7 +9,7 @@ use fathom_model::{Caps, ModelView, PackedTokens};
 use fathom_tensor::Tensor;
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
-use fathom_text::lessons::{Lessons, Supervise, Teaching, is_lesson_file};
+use fathom_text::lessons::{LessonConversion, Lessons, Supervise, is_lesson_file};
 
 use crate::error::{Context, Result, refuse};
 
@@ -24,7 +24,8 @@ pub(crate) fn samples(
     let mut found: Vec<Vec<u32>> = Vec::new();
     if is_lesson_file(path, "text") {
         let template = Template::from_dir(folder, tokenizer)?;
-        let teaching = Teaching { max_tokens: most, supervise: Supervise::All, ..Teaching::default() };
+        let teaching =
+            LessonConversion { max_tokens: most, supervise: Supervise::All, ..LessonConversion::default() };
         let rows = Lessons::new(vec![path.to_path_buf()], (tokenizer, template.as_ref()), &teaching);
         for row in rows.take(count) {
             found.extend(row?.into_iter().map(|lesson| lesson.ids));

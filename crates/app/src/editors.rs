@@ -1,7 +1,7 @@
 //! JSON schema of recipe keys, for completion, documentation and validation of TOML files in editors (draft 7, as taplo
 //! reads it).
 
-use fathom_base::recipe::{Allowed, Key, Kind, Leaf, Shape, Table, TableSchema};
+use fathom_base::recipe::{AllowedRange, Key, Kind, Leaf, Shape, Table, TableSchema};
 use serde_json::{Map, Value, json};
 
 /// Keys that every recipe file may have in addition to those of its type, with their descriptions.
@@ -43,7 +43,7 @@ fn table(schema: &TableSchema) -> Value {
     json!({"type": "object", "properties": properties, "additionalProperties": more})
 }
 
-fn shape(shape: &Shape, allowed: Option<Allowed>) -> Value {
+fn shape(shape: &Shape, allowed: Option<AllowedRange>) -> Value {
     match shape {
         Shape::Leaf(of) => leaf(of, allowed),
         Shape::Table { schema, .. } => table(schema),
@@ -52,13 +52,13 @@ fn shape(shape: &Shape, allowed: Option<Allowed>) -> Value {
     }
 }
 
-fn leaf(leaf: &Leaf, allowed: Option<Allowed>) -> Value {
+fn leaf(leaf: &Leaf, allowed: Option<AllowedRange>) -> Value {
     let of = kind(&leaf.kind, allowed);
     let takes_text = matches!(leaf.kind, Kind::Text | Kind::Any);
     if leaf.optional && !takes_text { json!({"anyOf": [of, {"const": "none"}]}) } else { of }
 }
 
-fn kind(of: &Kind, allowed: Option<Allowed>) -> Value {
+fn kind(of: &Kind, allowed: Option<AllowedRange>) -> Value {
     match of {
         Kind::Bool => json!({"type": "boolean"}),
         Kind::Integer => {
@@ -74,32 +74,32 @@ fn kind(of: &Kind, allowed: Option<Allowed>) -> Value {
 }
 
 /// Returns the schema of a number with its bounds; a bound equal to its type's limit is left out.
-fn number(name: &str, allowed: Option<Allowed>) -> Value {
+fn number(name: &str, allowed: Option<AllowedRange>) -> Value {
     let mut of = json!({"type": name});
     let mut end = |key: &str, end: Value| of[key] = end;
-    match allowed.unwrap_or(Allowed::Any) {
-        Allowed::Any => {}
-        Allowed::Whole(from, to) => {
+    match allowed.unwrap_or(AllowedRange::Any) {
+        AllowedRange::Any => {}
+        AllowedRange::Whole(from, to) => {
             end("minimum", from.into());
             if to < u64::MAX {
                 end("maximum", to.into());
             }
         }
-        Allowed::Real(from, to) => {
-            if from > -Allowed::NO_END {
+        AllowedRange::Real(from, to) => {
+            if from > -AllowedRange::NO_END {
                 end("minimum", from.into());
             }
-            if to < Allowed::NO_END {
+            if to < AllowedRange::NO_END {
                 end("maximum", to.into());
             }
         }
-        Allowed::Above0(to) => {
+        AllowedRange::Above0(to) => {
             end("exclusiveMinimum", 0.into());
-            if to < Allowed::NO_END {
+            if to < AllowedRange::NO_END {
                 end("maximum", to.into());
             }
         }
-        Allowed::Below1 => {
+        AllowedRange::Below1 => {
             end("minimum", 0.into());
             end("exclusiveMaximum", 1.into());
         }

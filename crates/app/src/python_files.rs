@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use fathom_base::recipe::{Allowed, Key, Kind, Leaf, Shape, TableSchema, header};
+use fathom_base::recipe::{AllowedRange, Key, Kind, Leaf, Shape, TableSchema, header};
 use fathom_train::recipe::Recipe;
 
 use crate::error::Result;
@@ -140,7 +140,7 @@ fn sentence(text: &str) -> String {
 /// The documentation of a key with its range.
 fn described(key: &Key) -> String {
     let range = match key.allowed {
-        None | Some(Allowed::Any) => String::new(),
+        None | Some(AllowedRange::Any) => String::new(),
         Some(allowed) => format!(" Allowed: {allowed}."),
     };
     sentence(&format!("{}{range}", key.doc))

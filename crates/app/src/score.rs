@@ -13,7 +13,7 @@ use fathom_base::{LanguageModel, Numbers};
 use fathom_model::Spec;
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
-use fathom_text::lessons::{Answers, Judge, Lesson, Lessons, Rows, Teaching};
+use fathom_text::lessons::{Answers, Judge, Lesson, LessonConversion, Lessons, Rows};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Context, Result, refuse};
@@ -62,7 +62,7 @@ pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
     let single = request.best.is_some() || !request.labels.is_empty();
     let judge = if single { Judge::None } else { Judge::Pairs };
     let answers = Answers { judge, whole: true, ..Answers::default() };
-    let teaching = Teaching { max_tokens: usize::MAX, answers, ..Teaching::default() };
+    let teaching = LessonConversion { max_tokens: usize::MAX, answers, ..LessonConversion::default() };
     check_best(request.best, spec, folder)?;
     if let Some((which, deviation)) = request.responses {
         let asks = Asks { which, names: &request.labels, deviation };

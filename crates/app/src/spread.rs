@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use fathom_model::{HfFolder, Moe, Spec};
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Meta, Profile};
 use fathom_train::parallel::Ranks;
 
@@ -132,7 +132,7 @@ fn factors(of: usize) -> impl Iterator<Item = [usize; 2]> {
 fn alone(grid: Grid, rank: usize) -> Mesh {
     match grid.ranks() {
         1 => Mesh::alone(),
-        ranks => Mesh::new(grid, Box::new(Imagined::new(rank, ranks))),
+        ranks => Mesh::new(grid, Box::new(CountingLink::new(rank, ranks))),
     }
 }
 

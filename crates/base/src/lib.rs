@@ -32,8 +32,8 @@ pub use error::{Error, IoError, Result};
 pub use product::{
     Administer, Answer, Beams, Classify, Collected, Continuation, Conversation, Describe, EarlyStopping,
     Embed, Evaluate, Event, Flow, Generate, GenerateRequest, Generation, LanguageModel, Load, LogLikelihood,
-    ModelCard, Numbers, PartialSampling, Prompt, PromptPart, Reading, Relay, RequestOutput, Sampling,
-    Service, Sink, Stop, Structure, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage, VectorSink,
+    ModelCard, Numbers, PartialSampling, Prompt, PromptPart, Relay, RequestOutput, Sampling, Service, Sink,
+    SpecialTokens, Stop, Structure, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage, VectorSink,
     collected, likelihoods, outputs_while, relay,
 };
 

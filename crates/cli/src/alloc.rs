@@ -1,6 +1,6 @@
 //! The binary's allocator, which counts memory outside the pool.
 
-use fathom_cpu::Counting;
+use fathom_cpu::CountingAllocator;
 
 #[global_allocator]
-static HEAP: Counting = Counting;
+static HEAP: CountingAllocator = CountingAllocator;

@@ -15,16 +15,16 @@ use crate::listen::Plain;
 const QUIET: Duration = Duration::from_secs(3);
 
 /// Reports the current work until dropped.
-pub struct Working {
+pub struct WorkReport {
     at: Arc<Mutex<String>>,
     done: Option<Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
     plain: Plain,
 }
 
-impl Working {
+impl WorkReport {
     /// Starts reporting.
-    pub fn new() -> Working {
+    pub fn new() -> WorkReport {
         let at = Arc::new(Mutex::new(String::new()));
         let (done, wait) = channel();
         let (started, shown) = (Instant::now(), at.clone());
@@ -41,11 +41,11 @@ impl Working {
         };
         // Without a thread, nothing is reported.
         let thread = thread::Builder::new().name("progress".into()).spawn(say).ok();
-        Working { at, done: Some(done), thread, plain: Plain::default() }
+        WorkReport { at, done: Some(done), thread, plain: Plain::default() }
     }
 }
 
-impl Events for Working {
+impl Events for WorkReport {
     fn on(&self, event: Event) {
         match event {
             Event::Doing(text) => *self.at.lock().unwrap_or_else(PoisonError::into_inner) = text,
@@ -54,7 +54,7 @@ impl Events for Working {
     }
 }
 
-impl Drop for Working {
+impl Drop for WorkReport {
     fn drop(&mut self) {
         drop(self.done.take());
         if let Some(thread) = self.thread.take() {

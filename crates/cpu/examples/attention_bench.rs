@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use fathom_cpu::attention::{
-    Backward, Elem, Forward, Masking, Options, Rows, RowsMut, Shape, Slice, backward, forward,
+    Backward, Elem, Forward, MaskOperands, Options, Rows, RowsMut, Shape, Slice, backward, forward,
     workspace_bytes_backward, workspace_bytes_forward,
 };
 use fathom_cpu::isa::Isa;
@@ -79,7 +79,7 @@ fn main() {
     let rows_mut = |data| RowsMut { data, stride: width, elem: Elem::Bf16 };
     let lse = memory(tokens * HEADS * 4).cast::<f32>();
     let options = Options { scale: (dim as f32).powf(-0.5), softcap: 0.0 };
-    let (mask, elem) = (Masking { slices: &slices, pos_q: &pos, pos_k: &pos, pages: None }, Elem::Bf16);
+    let (mask, elem) = (MaskOperands { slices: &slices, pos_q: &pos, pos_k: &pos, pages: None }, Elem::Bf16);
     let [q, k, v, dout, o] = [q, k, v, dout, out].map(rows);
     let [out, dq, dk, dv] = [out, dq, dk, dv].map(rows_mut);
     let there =

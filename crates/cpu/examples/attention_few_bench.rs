@@ -7,7 +7,7 @@
 
 use fathom_cpu::attention::pages::{PackRows, pack};
 use fathom_cpu::attention::{
-    Elem, Forward, Masking, Options, PageFormat, Paging, Rows, RowsMut, Shape, Slice, forward,
+    Elem, Forward, MaskOperands, Options, PageFormat, PageTable, Rows, RowsMut, Shape, Slice, forward,
     workspace_bytes_forward,
 };
 use fathom_cpu::isa::Isa;
@@ -103,11 +103,11 @@ fn main() {
                 shape,
                 elem,
                 options: Options { scale: (dim as f32).powf(-0.5), softcap: 0.0 },
-                mask: Masking {
+                mask: MaskOperands {
                     slices: &slices,
                     pos_q: &pos_q,
                     pos_k: &pos_k,
-                    pages: Some(Paging { pages: &pages, format }),
+                    pages: Some(PageTable { pages: &pages, format }),
                 },
                 q: Rows { data: q.as_ptr(), stride: heads * dim },
                 k: Rows { data: k.as_ptr(), stride },

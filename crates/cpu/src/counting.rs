@@ -8,12 +8,12 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The system's allocator with a count of live bytes and their peak. Declare it as a binary's `#[global_allocator]`.
-pub struct Counting;
+pub struct CountingAllocator;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-impl Counting {
+impl CountingAllocator {
     /// Live heap bytes; 0 in a program with another allocator.
     pub fn live() -> u64 {
         LIVE.load(Ordering::Relaxed) as u64
@@ -24,7 +24,7 @@ impl Counting {
         PEAK.store(LIVE.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Most heap bytes that were live at once since [`Counting::reset_peak`].
+    /// Most heap bytes that were live at once since [`CountingAllocator::reset_peak`].
     pub fn peak_since_reset() -> u64 {
         PEAK.load(Ordering::Relaxed) as u64
     }
@@ -40,7 +40,7 @@ fn shrink(bytes: usize) {
 }
 
 // SAFETY: every call is passed on to the system's allocator unchanged; the counts touch no memory of the caller.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise about `layout`.
         let start = unsafe { System.alloc(layout) };
@@ -84,17 +84,17 @@ mod tests {
     #[test]
     fn counts_what_passes_through() {
         let layout = Layout::from_size_align(1 << 20, 64).unwrap();
-        let before = Counting::live();
+        let before = CountingAllocator::live();
         // SAFETY: the layout has a size; the block is used for nothing and freed as it was made.
         unsafe {
-            let block = Counting.alloc(layout);
-            assert_eq!(Counting::live() - before, 1 << 20);
-            let block = Counting.realloc(block, layout, 2 << 20);
-            assert_eq!(Counting::live() - before, 2 << 20);
-            Counting::reset_peak();
-            Counting.dealloc(block, Layout::from_size_align(2 << 20, 64).unwrap());
+            let block = CountingAllocator.alloc(layout);
+            assert_eq!(CountingAllocator::live() - before, 1 << 20);
+            let block = CountingAllocator.realloc(block, layout, 2 << 20);
+            assert_eq!(CountingAllocator::live() - before, 2 << 20);
+            CountingAllocator::reset_peak();
+            CountingAllocator.dealloc(block, Layout::from_size_align(2 << 20, 64).unwrap());
         }
-        assert_eq!(Counting::live(), before);
-        assert_eq!(Counting::peak_since_reset(), before + (2 << 20));
+        assert_eq!(CountingAllocator::live(), before);
+        assert_eq!(CountingAllocator::peak_since_reset(), before + (2 << 20));
     }
 }

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use crate::elementwise::{Gathering, Place, gather, scatter};
+use crate::elementwise::{ExpertRows, Place, gather, scatter};
 use crate::gemm::{self, Gemm};
 use crate::isa::Isa;
 use crate::mat::{Elem, Mat, MatMut};
@@ -112,18 +112,18 @@ pub fn workspace_bytes(isa: Isa, threads: usize, shape: &Shape) -> usize {
 }
 
 /// The slots of each expert, tokens ascending: `order[starts[e]..starts[e + 1]]`.
-pub(crate) struct Sorted<'a> {
+pub(crate) struct SortedSlots<'a> {
     /// All slots that have an expert.
     pub order: &'a [i32],
     starts: [usize; MOST_EXPERTS + 1],
 }
 
-impl<'a> Sorted<'a> {
+impl<'a> SortedSlots<'a> {
     /// Sorts the slots into `order`, which has an element for each slot.
     ///
     /// # Panics
     /// If an expert does not exist.
-    pub fn new(index: &[i32], experts: usize, order: &'a mut [i32]) -> Sorted<'a> {
+    pub fn new(index: &[i32], experts: usize, order: &'a mut [i32]) -> SortedSlots<'a> {
         assert!(experts <= MOST_EXPERTS, "grouped product: {experts} experts");
         let mut starts = [0; MOST_EXPERTS + 1];
         for expert in index.iter().filter(|expert| **expert >= 0) {
@@ -138,7 +138,7 @@ impl<'a> Sorted<'a> {
             order[next[*expert as usize]] = slot as i32;
             next[*expert as usize] += 1;
         }
-        Sorted { order, starts }
+        SortedSlots { order, starts }
     }
 
     /// Range of an expert's slots in the order.
@@ -207,13 +207,13 @@ pub unsafe fn product(place: Place<'_>, op: &Product<'_>, workspace: *mut u8) {
     let Memory { order, sides, product } = unsafe { memory(place, &shape, workspace) };
     // SAFETY: the caller's promise.
     unsafe { clear_empty(op.index, (op.slots, op.out), &op.c) };
-    let sorted = Sorted::new(op.index, op.experts, order);
+    let sorted = SortedSlots::new(op.index, op.experts, order);
     let a = MatMut { ptr: sides[0], elem: op.a.elem, stride: op.inner };
     let c = MatMut { ptr: sides[1], elem: op.c.elem, stride: op.out };
     for expert in 0..op.experts {
         let weight = shift(&op.weights, expert * if op.trans { op.out } else { op.inner });
         for rows in sorted.of(expert).chunks(batch(shape.rows)) {
-            let gathering = Gathering {
+            let gathering = ExpertRows {
                 rows,
                 slots: op.slots,
                 cols: op.inner,
@@ -232,7 +232,7 @@ pub unsafe fn product(place: Place<'_>, op: &Product<'_>, workspace: *mut u8) {
                 c,
                 accumulate: false,
             };
-            let back = Gathering { cols: op.out, apart: op.c, shared: false, together: c, ..gathering };
+            let back = ExpertRows { cols: op.out, apart: op.c, shared: false, together: c, ..gathering };
             // SAFETY: the sides hold a batch of rows, the rest of the workspace any product of these operands.
             unsafe {
                 gather(place, &gathering);
@@ -255,7 +255,7 @@ pub unsafe fn weight(place: Place<'_>, op: &Weight<'_>, workspace: *mut u8) {
     let shape = Shape { rows: op.index.len(), cols: [op.m, op.n], elems, weight: true };
     // SAFETY: the caller's promise.
     let Memory { order, sides, product } = unsafe { memory(place, &shape, workspace) };
-    let sorted = Sorted::new(op.index, op.experts, order);
+    let sorted = SortedSlots::new(op.index, op.experts, order);
     let unit = gemm::unit(place.isa, op.a.elem);
     let most = batch(shape.rows);
     let mut list = [-1; BATCH];
@@ -299,7 +299,7 @@ unsafe fn add(
 ) {
     let a = MatMut { ptr: sides[0], elem: op.a.elem, stride: op.m };
     let b = MatMut { ptr: sides[1], elem: op.b.elem, stride: op.n };
-    let gathering = |from: &Mat, cols, shared, together| Gathering {
+    let gathering = |from: &Mat, cols, shared, together| ExpertRows {
         rows,
         slots: op.slots,
         cols,

@@ -26,5 +26,5 @@ pub mod scan;
 #[doc(hidden)]
 pub mod threads;
 
-pub use counting::Counting;
+pub use counting::CountingAllocator;
 pub use machine::{Cpu, PackedPanels, profile};

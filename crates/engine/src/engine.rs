@@ -16,7 +16,7 @@ use crate::adapted::AdaptedModel;
 use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::limits::{CHECKPOINT_TOKENS, Capacity, Limits};
-use crate::pages::{Feed, Feeding, Pages, pages_for, state_bytes};
+use crate::pages::{Feed, FeedMemory, Pages, pages_for, state_bytes};
 
 /// Generates with a borrowed model.
 pub struct Engine<'a> {
@@ -126,7 +126,7 @@ impl<'a> Engine<'a> {
 
     /// Reads new tokens of several sequences; returns the hidden states of all of them, [tokens, hidden].
     pub(crate) fn forward(&self, pages: &Pages, feeds: &[Feed<'_>]) -> Tensor {
-        let (batch, mut memory) = Feeding::new((self.device, self.model), pages, feeds);
+        let (batch, mut memory) = FeedMemory::new((self.device, self.model), pages, feeds);
         let scope = Scope {
             device: self.device,
             params: self.params,

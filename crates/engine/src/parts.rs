@@ -11,12 +11,12 @@ use fathom_tensor::mesh::{Among, Axis, Flight, Grid, Link, LinkError, Mesh, Traf
 use fathom_tensor::{Category, CrossEntropy, DType, Device, Tensor, VocabularyShare};
 
 use crate::engine::Engine;
-use crate::pages::Feeding;
+use crate::pages::FeedMemory;
 use crate::store::Part;
 
 impl Engine<'_> {
     /// The hidden states of a batch after all pipeline stages; on stages other than the last they are meaningless.
-    pub(crate) fn through(&self, scope: &Scope<'_>, memory: &mut Feeding<'_>) -> Tensor {
+    pub(crate) fn through(&self, scope: &Scope<'_>, memory: &mut FeedMemory<'_>) -> Tensor {
         if self.model.spec.source > 0 {
             return self.answers_of_sources(scope, memory);
         }
@@ -26,7 +26,7 @@ impl Engine<'_> {
     }
 
     /// The same of an encoder-decoder, whose first stack reads the sources that the batch sees first.
-    fn answers_of_sources(&self, scope: &Scope<'_>, memory: &mut Feeding<'_>) -> Tensor {
+    fn answers_of_sources(&self, scope: &Scope<'_>, memory: &mut FeedMemory<'_>) -> Tensor {
         let (device, model) = (self.device, self.model);
         let value = match memory.sources.batch(device, model) {
             Some(batch) => {

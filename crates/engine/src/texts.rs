@@ -128,12 +128,12 @@ pub(crate) trait Reads {
 /// Requests for numbers, in order of arrival.
 #[derive(Default)]
 pub(crate) struct Texts {
-    asked: VecDeque<Asking>,
+    asked: VecDeque<TextRequest>,
     /// Number of tokens computed since the start.
     pub done_tokens: u64,
 }
 
-struct Asking {
+struct TextRequest {
     id: u64,
     texts: Vec<TextIds>,
     at: Numbers,
@@ -149,7 +149,8 @@ impl Texts {
 
     /// Number of open requests, and of their remaining tokens.
     fn open(&self) -> (usize, usize) {
-        let left = |it: &Asking| it.texts[it.rows.len()..].iter().map(|text| text.ids.len()).sum::<usize>();
+        let left =
+            |it: &TextRequest| it.texts[it.rows.len()..].iter().map(|text| text.ids.len()).sum::<usize>();
         (self.asked.len(), self.asked.iter().map(left).sum())
     }
 
@@ -166,7 +167,7 @@ impl Texts {
     }
 
     pub fn push(&mut self, id: u64, texts: Vec<TextIds>, at: Numbers, sink: VectorSink) {
-        self.asked.push_back(Asking { id, texts, at, rows: Vec::new(), sink });
+        self.asked.push_back(TextRequest { id, texts, at, rows: Vec::new(), sink });
     }
 
     /// Removes a request.
@@ -251,7 +252,7 @@ impl Texts {
     }
 }
 
-impl Asking {
+impl TextRequest {
     fn next(&self, count: usize) -> impl Iterator<Item = TextIds> + '_ {
         self.texts[self.rows.len()..][..count].iter().cloned()
     }

@@ -12,7 +12,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
-use fathom_tensor::spill::{Codec, Error, Options, Reading, Result, Spill, Stats, Stored, Tag, Writing};
+use fathom_tensor::spill::{
+    Codec, Error, FileRead, FileValue, FileWrite, Options, Result, Spill, Stats, Tag,
+};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::optimizer::Moments;
@@ -84,7 +86,7 @@ pub(crate) struct DiskValue {
     pub disk: Rc<StateDisk>,
     pub role: Role,
     pub dtype: DType,
-    pub chunks: Vec<Stored>,
+    pub chunks: Vec<FileValue>,
     pub layer: i32,
     pub visit: RefCell<Visit>,
 }
@@ -175,7 +177,7 @@ impl StateDisk {
 
     /// Reserves space for a value of `len` elements, in chunks; if there is none, the failure is stored, and the result
     /// is empty.
-    pub(crate) fn reserve(&self, len: usize, dtype: DType, role: Role, layer: i32) -> Vec<Stored> {
+    pub(crate) fn reserve(&self, len: usize, dtype: DType, role: Role, layer: i32) -> Vec<FileValue> {
         let tag = Tag { name: role.name(), layer };
         let chunk = |range: Range<usize>| self.spill.reserve([1, range.len()], dtype, Codec::AsIs, tag);
         chunks(len).map(chunk).collect::<Result<_>>().unwrap_or_else(|error| {
@@ -206,7 +208,7 @@ impl StateDisk {
         &'a self,
         parts: &'a [SweptChunk<'a>],
         slot: usize,
-    ) -> impl Iterator<Item = (&'a SweptChunk<'a>, &'a Stored, Tensor)> {
+    ) -> impl Iterator<Item = (&'a SweptChunk<'a>, &'a FileValue, Tensor)> {
         parts.iter().filter_map(move |part| {
             let ChunkHome::Disk(value) = part.home else { return None };
             let stored = value.chunks.get(part.range.start / CHUNK)?;
@@ -214,12 +216,12 @@ impl StateDisk {
         })
     }
 
-    fn begin_reads(&self, parts: &[SweptChunk<'_>], slot: usize) -> Vec<Reading> {
+    fn begin_reads(&self, parts: &[SweptChunk<'_>], slot: usize) -> Vec<FileRead> {
         let moving = self.moving(parts, slot).filter(|(part, ..)| part.read);
         moving.filter_map(|(_, stored, buffer)| self.spill.read(stored, buffer).ok()).collect()
     }
 
-    fn begin_writes(&self, parts: &[SweptChunk<'_>], slot: usize) -> Vec<Writing> {
+    fn begin_writes(&self, parts: &[SweptChunk<'_>], slot: usize) -> Vec<FileWrite> {
         let moving = self.moving(parts, slot).filter(|(part, ..)| part.write);
         moving.filter_map(|(_, stored, buffer)| self.spill.rewrite(stored, buffer).ok()).collect()
     }
@@ -232,7 +234,7 @@ impl StateDisk {
         parts: &dyn Fn(usize) -> Vec<SweptChunk<'a>>,
         work: &mut dyn FnMut(usize, &[Tensor]),
     ) {
-        let mut leaving: [Vec<Writing>; RING] = Default::default();
+        let mut leaving: [Vec<FileWrite>; RING] = Default::default();
         let mut now = if items > 0 { parts(0) } else { Vec::new() };
         let mut coming = self.begin_reads(&now, 0);
         for item in 0..items {

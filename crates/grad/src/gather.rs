@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use fathom_tensor::mesh::Flying;
+use fathom_tensor::mesh::Transfers;
 use fathom_tensor::{Category, Device, Tensor};
 
 use crate::param_id::ParamId;
@@ -17,17 +17,17 @@ use crate::shares::Shares;
 const AHEAD: usize = 2;
 
 /// Buckets in flight, and those after them.
-pub(crate) struct Gathering {
+pub(crate) struct BucketQueue {
     shares: Rc<Shares>,
     /// The first bucket that has not arrived.
     first: usize,
     /// Buckets in flight, with the sent copies.
-    flying: VecDeque<Vec<(Flying, Vec<Tensor>)>>,
+    flying: VecDeque<Vec<(Transfers, Vec<Tensor>)>>,
 }
 
-impl Gathering {
-    pub fn begin(device: &Device, params: &Params, shares: &Rc<Shares>) -> Gathering {
-        let mut gathering = Gathering { shares: shares.clone(), first: 0, flying: VecDeque::new() };
+impl BucketQueue {
+    pub fn begin(device: &Device, params: &Params, shares: &Rc<Shares>) -> BucketQueue {
+        let mut gathering = BucketQueue { shares: shares.clone(), first: 0, flying: VecDeque::new() };
         gathering.advance(device, params);
         gathering
     }
@@ -41,7 +41,7 @@ impl Gathering {
     }
 
     /// A copy is sent, since a weight is written while its own part is read.
-    fn send(&self, device: &Device, params: &Params, bucket: usize) -> Vec<(Flying, Vec<Tensor>)> {
+    fn send(&self, device: &Device, params: &Params, bucket: usize) -> Vec<(Transfers, Vec<Tensor>)> {
         device.pool.enter("gather parameters", -1);
         let groups = self.shares.by_group(&self.shares.buckets[bucket]).into_iter();
         let some = groups.filter(|(group, ids)| group.size() > 1 && !ids.is_empty());

@@ -13,7 +13,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use fathom_tensor::mesh::Reducing;
+use fathom_tensor::mesh::PendingSums;
 use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::param_id::ParamId;
@@ -61,8 +61,8 @@ impl Main {
 }
 
 /// Sums of one bucket in flight.
-struct Flying {
-    reducing: Reducing,
+struct BucketSum {
+    reducing: PendingSums,
     /// The weights, with all elements of their gradients as one row.
     of: Vec<(ParamId, Tensor)>,
 }
@@ -72,7 +72,7 @@ pub struct Grads {
     list: Vec<Option<Main>>,
     shares: Option<Rc<Shares>>,
     /// Sums of one bucket in flight, by group of ranks.
-    flying: Vec<Flying>,
+    flying: Vec<BucketSum>,
     /// By bucket: whether its sums were started.
     started: Vec<bool>,
     /// True during the last micro-batch of the step.
@@ -267,7 +267,7 @@ impl Grads {
             }
             let tensors: Vec<Vec<Tensor>> = of.iter().map(|(id, flat)| parts(shares, *id, flat)).collect();
             if !of.is_empty() && (group.size() > 1 || self.are_parted()) {
-                self.flying.push(Flying { reducing: group.begin_reduce_scatter(device, &tensors), of });
+                self.flying.push(BucketSum { reducing: group.begin_reduce_scatter(device, &tensors), of });
             }
         }
     }
@@ -289,8 +289,8 @@ impl Grads {
         }
     }
 
-    fn end(&self, device: &Device, shares: &Shares, flying: Flying) {
-        let Flying { reducing, of } = flying;
+    fn end(&self, device: &Device, shares: &Shares, flying: BucketSum) {
+        let BucketSum { reducing, of } = flying;
         device.pool.enter("reduce gradients", -1);
         let list = &self.list;
         let range = |which: usize| -> (ParamId, Range<usize>) {

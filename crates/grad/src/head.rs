@@ -32,7 +32,7 @@ pub use cross_entropy::CrossEntropyLoss;
 pub use divergence::DivergenceLoss;
 pub use entropy::EntropyLoss;
 pub use labels::{Labels, Measures, Teacher};
-pub use projections::{ProjectedState, Projecting, Projections};
+pub use projections::{ProjectedState, Projections, ResidentProjections};
 pub use scores::Scores;
 pub use tile::{LossTerm, Tile, TileLoss};
 

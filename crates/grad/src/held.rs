@@ -5,7 +5,7 @@
 //! attention. It is fetched and waited for at fixed steps of the schedule ([`crate::schedule`]), so the memory of a
 //! step does not depend on the disk's speed. An offloaded value can be read more than once.
 
-use fathom_tensor::spill::{Codec, Reading, Spill, Stored, Tag, Writing};
+use fathom_tensor::spill::{Codec, FileRead, FileValue, FileWrite, Spill, Tag};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::graph::Val;
@@ -50,7 +50,7 @@ impl Offload {
 }
 
 /// Parameters of offloading a value.
-pub(crate) struct Leaving<'a> {
+pub(crate) struct OffloadArgs<'a> {
     pub spill: &'a Spill,
     pub codec: Codec,
     /// Number of first rows that stay in memory.
@@ -58,18 +58,18 @@ pub(crate) struct Leaving<'a> {
     pub tag: Tag,
 }
 
-impl<'a> Leaving<'a> {
+impl<'a> OffloadArgs<'a> {
     /// The parameters for a tensor from the table of places, if it is offloaded and there is an engine.
     pub fn of(
         (places, codec): (&Places, Codec),
         offload: &'a Offload,
         tensor: &Tensor,
         tag: Tag,
-    ) -> Option<Leaving<'a>> {
+    ) -> Option<OffloadArgs<'a>> {
         let spill = offload.engine(places.place(tag.layer, tag.name))?;
         let (rows, part) = (tensor.rows() as f64, 1.0 - places.offload_fraction.clamp(0.0, 1.0));
         let rows_kept = ((rows * part) as usize).min(tensor.rows().saturating_sub(1));
-        Some(Leaving { spill, codec, rows_kept, tag })
+        Some(OffloadArgs { spill, codec, rows_kept, tag })
     }
 }
 
@@ -81,16 +81,16 @@ pub(crate) struct HeldValue {
     spill: Option<Spill>,
     /// The first rows, if only the others were offloaded.
     first_rows: Option<Tensor>,
-    stored: Option<Stored>,
+    stored: Option<FileValue>,
     at: At,
 }
 
 enum At {
     Here(Tensor),
-    Leaving(Writing, Tensor),
+    Leaving(FileWrite, Tensor),
     Offloaded,
     /// The rows being read, and all rows.
-    Coming(Reading, Tensor),
+    Coming(FileRead, Tensor),
     /// A transfer failed. The step continues with meaningless values; its caller must check [`Offload::check`] before
     /// using any.
     Lost,
@@ -112,9 +112,9 @@ impl HeldValue {
     }
 
     /// Offloads the value. The tensor must have no other readers from now on.
-    pub fn leave(tensor: Tensor, how: &Leaving<'_>, device: &Device) -> HeldValue {
+    pub fn leave(tensor: Tensor, how: &OffloadArgs<'_>, device: &Device) -> HeldValue {
         let mut held = HeldValue::here(tensor.clone());
-        let Leaving { spill, codec, rows_kept, tag } = *how;
+        let OffloadArgs { spill, codec, rows_kept, tag } = *how;
         if rows_kept > 0 {
             device.pool.label(tag.name, false);
             let first = device.empty(rows_kept, tensor.cols(), tensor.dtype(), Category::Activations);
@@ -176,13 +176,13 @@ impl HeldValue {
 }
 
 /// The values that a segment holds.
-pub(crate) struct Holding {
+pub(crate) struct HeldValues {
     pub vals: Vec<(Val, HeldValue)>,
     /// The values that the backward pass reads first.
     pub first_reads: Vec<Val>,
 }
 
-impl Holding {
+impl HeldValues {
     fn get(&mut self, val: Val) -> Option<&mut HeldValue> {
         self.vals.iter_mut().find(|(held, _)| *held == val).map(|(_, held)| held)
     }
@@ -222,7 +222,7 @@ impl Holding {
 #[derive(Default)]
 pub(crate) struct Far<'a> {
     /// Those of this segment, in the backward pass.
-    pub own: Option<&'a mut Holding>,
+    pub own: Option<&'a mut HeldValues>,
     /// Those of the segment below.
-    pub below: Option<&'a mut Holding>,
+    pub below: Option<&'a mut HeldValues>,
 }

@@ -41,7 +41,7 @@ pub mod schedule;
 
 pub use batch::{Batch, Rotation, Tables, VIRTUAL};
 pub use context::{
-    Context, ContextLayout, CpComm, LayoutSizes, PIECES, Sharing, causal_pairs, dealable, mask,
+    Context, ContextLayout, CpComm, LayoutSizes, PIECES, SharedStream, causal_pairs, dealable, mask,
 };
 pub use counters::{Counters, Counts, Span};
 pub use disk::{CHUNK, OnDisk, StateDisk};
@@ -50,11 +50,11 @@ pub use grads::Grads;
 pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
 pub use head::{
     CrossEntropyLoss, DivergenceLoss, EntropyLoss, Head, HeadTerm, HeadUse, Labels, LossTerm, Measures,
-    ProjectedState, Projecting, Projections, Scores, Teacher, Tile, TileLoss,
+    ProjectedState, Projections, ResidentProjections, Scores, Teacher, Tile, TileLoss,
 };
 pub use held::Offload;
 pub use memo::{Alike, Which};
-pub use narrow::{GemmFormat, NarrowLinear, Narrowing, Pass};
+pub use narrow::{GemmFormat, NarrowLinear, NarrowWeights, Pass};
 pub use op::{Backward, Desc, Dx, Exec, Flops, LayerMemory, Op, OptGrads, Out, SavedValues, Saves, Want};
 pub use ops::attention::{AttentionUse, Keys};
 pub use ops::balance::RouterCosts;
@@ -66,7 +66,7 @@ pub use ops::experts::{ExpertTerm, ExpertWeights, ExpertsUse};
 pub use ops::gated_norm::GatedNormUse;
 pub use ops::latent::LatentUse;
 pub use ops::lora::{
-    Drops, LinearCut, LoraUse, Projected, RowCut, RowTerm, RowTerms, Runs, Terms, length_factors,
+    Drops, LinearCut, LoraUse, ProjectionWeights, RowCut, RowTerm, RowTerms, Runs, Terms, length_factors,
 };
 pub use ops::relative::{Distances, RelativeUse};
 pub use ops::rope::RopeUse;

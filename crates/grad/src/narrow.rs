@@ -126,7 +126,7 @@ pub struct NarrowLinear {
 
 /// The weights with low-precision GEMMs.
 #[derive(Debug)]
-pub struct Narrowing {
+pub struct NarrowWeights {
     format: GemmFormat,
     /// By weight, its index among the narrow ones.
     numbers: Vec<Option<usize>>,
@@ -146,7 +146,7 @@ struct Magnitudes {
     row: Cell<usize>,
 }
 
-impl Narrowing {
+impl NarrowWeights {
     /// Low-precision GEMMs for these weights, of `count` in all. `history` is the number of steps of delayed scaling
     /// (Transformer Engine's `amax_history_len`).
     pub fn new(
@@ -155,7 +155,7 @@ impl Narrowing {
         ids: &[ParamId],
         count: usize,
         history: usize,
-    ) -> Narrowing {
+    ) -> NarrowWeights {
         let mut numbers = vec![None; count];
         ids.iter().enumerate().for_each(|(number, id)| numbers[id.index()] = Some(number));
         device.pool.enter("amax", -1);
@@ -167,7 +167,7 @@ impl Narrowing {
             now: zeros(1),
             row: Cell::new(0),
         });
-        Narrowing { format, numbers, seen }
+        NarrowWeights { format, numbers, seen }
     }
 
     /// The number format of a weight's GEMM operands; `None` if they are not quantized.
@@ -202,7 +202,7 @@ impl Narrowing {
         self.seen.as_ref().map(|seen| (&seen.history, seen.row.get()))
     }
 
-    /// Resumes at a row of a history that was loaded into [`Narrowing::history`].
+    /// Resumes at a row of a history that was loaded into [`NarrowWeights::history`].
     pub fn resume(&self, device: &Device, row: usize) {
         let Some(seen) = &self.seen else { return };
         seen.row.set(row % seen.history.rows());

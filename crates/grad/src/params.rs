@@ -9,9 +9,9 @@ use fathom_tensor::mesh::Group;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Packing, Tensor};
 
 use crate::disk::{Role, StateDisk};
-use crate::gather::Gathering;
+use crate::gather::BucketQueue;
 use crate::memo::Memo;
-use crate::narrow::{NarrowLinear, Narrowing};
+use crate::narrow::{NarrowLinear, NarrowWeights};
 use crate::param_id::ParamId;
 use crate::rounding::Rounding;
 use crate::shares::{Shares, deal};
@@ -45,9 +45,9 @@ pub struct Params {
     /// The embedding to which the head is tied.
     tied: Option<ParamId>,
     /// Updated weights that other ranks have yet to send.
-    gathering: RefCell<Option<Gathering>>,
+    gathering: RefCell<Option<BucketQueue>>,
     /// Weights with low-precision GEMMs.
-    narrowing: Option<Narrowing>,
+    narrowing: Option<NarrowWeights>,
     /// Weights that are their rounded masters.
     rounding: Option<Rounding>,
     /// The segments recorded over them.
@@ -225,7 +225,7 @@ impl Params {
     /// Starts to send updated elements to the ranks with the same weights but without their state; they arrive when a
     /// segment fetches its weights.
     pub(crate) fn begin_gather(&self, device: &Device, shares: &Rc<Shares>) {
-        *self.gathering.borrow_mut() = Some(Gathering::begin(device, self, shares));
+        *self.gathering.borrow_mut() = Some(BucketQueue::begin(device, self, shares));
     }
 
     /// Cancels the transfers of a failed update; the weights are undefined until they are loaded.
@@ -241,13 +241,13 @@ impl Params {
     }
 
     /// Sets the weights with low-precision GEMMs.
-    pub fn set_narrowing(&mut self, narrowing: Option<Narrowing>) {
+    pub fn set_narrowing(&mut self, narrowing: Option<NarrowWeights>) {
         self.memo.clear();
         self.narrowing = narrowing;
     }
 
     /// The weights with low-precision GEMMs.
-    pub fn narrowing(&self) -> Option<&Narrowing> {
+    pub fn narrowing(&self) -> Option<&NarrowWeights> {
         self.narrowing.as_ref()
     }
 

@@ -3,7 +3,7 @@
 use std::cell::{OnceCell, RefCell};
 use std::ops::Range;
 
-use fathom_tensor::mesh::{Flying, Group};
+use fathom_tensor::mesh::{Group, Transfers};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::visit::Visit;
@@ -61,7 +61,7 @@ impl ShardedValue {
     }
 
     /// Starts to gather all elements into one row.
-    pub fn gather(&self, device: &Device, flat: &Tensor) -> Flying {
+    pub fn gather(&self, device: &Device, flat: &Tensor) -> Transfers {
         let Place { own, ranges, group } = self.at();
         let me = group.index();
         device.pool.enter("gather weights", -1);

@@ -9,7 +9,7 @@ use fathom_tensor::{Device, Tensor};
 use crate::context::Context;
 use crate::grads::Grads;
 use crate::graph::{Ctx, Graph, Val};
-use crate::held::{Far, HeldValue, Holding, Leaving, Offload};
+use crate::held::{Far, HeldValue, HeldValues, Offload, OffloadArgs};
 use crate::memo::{Key, Pass, PassKey, PlacedSegment, Segment, Which};
 use crate::op::{Desc, LayerMemory};
 use crate::owed::{Debt, DeferredGrads};
@@ -42,7 +42,7 @@ impl Memory {
 struct PendingSegment {
     at: PlacedSegment,
     memory: Vec<Memory>,
-    holding: Holding,
+    holding: HeldValues,
 }
 
 /// Runs segments without keeping activations; with a key-value cache if one is given.
@@ -502,7 +502,7 @@ impl<'a> Segments<'a> for Tape<'a> {
             let plain = !info.differentiable || info.dtype != graph.values[graph.output.index()].dtype;
             let how = (self.places, if plain { Codec::AsIs } else { self.places.codec });
             let offload = offload.filter(|_| schedule.offloaded.contains(&val));
-            match offload.and_then(|offload| Leaving::of(how, offload, &tensor, tag)) {
+            match offload.and_then(|offload| OffloadArgs::of(how, offload, &tensor, tag)) {
                 Some(how) => (val, HeldValue::leave(tensor, &how, device)),
                 None => (val, HeldValue::here(tensor)),
             }
@@ -517,7 +517,7 @@ impl<'a> Segments<'a> for Tape<'a> {
         };
         let mut vals: Vec<(Val, HeldValue)> = schedule.kept.iter().map(keep).collect();
         vals.extend(graph.input.zip(input).map(|(val, tensor)| leave(val, tensor)));
-        let holding = Holding { vals, first_reads: schedule.first_reads.clone() };
+        let holding = HeldValues { vals, first_reads: schedule.first_reads.clone() };
         self.done.push(PendingSegment { at: at.clone(), memory: memory.to_vec(), holding });
         output
     }

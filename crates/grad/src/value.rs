@@ -7,13 +7,13 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use fathom_tensor::mesh::Group;
-use fathom_tensor::spill::Stored;
+use fathom_tensor::spill::FileValue;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Packing, Reader, Share, Tensor};
 
 use crate::disk::{ChunkHome, DiskValue, Role, StateDisk, SweptChunk, chunks};
 use crate::packed::{PackedValue, PackedWeight, Rescale};
 use crate::parted::ShardedValue;
-use crate::visit::{Coming, Visit};
+use crate::visit::{Fetch, Visit};
 
 /// A matrix that is in memory always, or only while it is used. Cheap to clone; clones are the same value.
 #[derive(Clone)]
@@ -265,15 +265,15 @@ impl Value {
         });
     }
 
-    fn come(&self, device: &Device, flat: &Tensor) -> Coming {
+    fn come(&self, device: &Device, flat: &Tensor) -> Fetch {
         match &self.home {
-            Home::Here(_) | Home::Packed(_) | Home::Blocked(_) => Coming::Disk(Vec::new()),
-            Home::Parted(parted) => Coming::Ranks(parted.gather(device, flat)),
+            Home::Here(_) | Home::Packed(_) | Home::Blocked(_) => Fetch::Disk(Vec::new()),
+            Home::Parted(parted) => Fetch::Ranks(parted.gather(device, flat)),
             Home::Offloaded(offloaded) => {
-                let read = |(range, stored): (Range<usize>, &Stored)| {
+                let read = |(range, stored): (Range<usize>, &FileValue)| {
                     offloaded.disk.spill().read(stored, flat.view_cols(range)).ok()
                 };
-                Coming::Disk(chunks(self.len()).zip(&offloaded.chunks).filter_map(read).collect())
+                Fetch::Disk(chunks(self.len()).zip(&offloaded.chunks).filter_map(read).collect())
             }
         }
     }

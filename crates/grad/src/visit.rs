@@ -1,8 +1,8 @@
 //! A value while it is in memory: fetched for its first user, and freed after the last.
 
 use fathom_tensor::Tensor;
-use fathom_tensor::mesh::Flying;
-use fathom_tensor::spill::Reading;
+use fathom_tensor::mesh::Transfers;
+use fathom_tensor::spill::FileRead;
 
 /// The users of a value, and its elements while there are any.
 #[derive(Default)]
@@ -15,24 +15,24 @@ pub(crate) struct Visit {
 enum At {
     #[default]
     Absent,
-    Coming(Tensor, Coming),
+    Coming(Tensor, Fetch),
     Here(Tensor),
 }
 
 /// A fetch in flight.
-pub(crate) enum Coming {
-    Disk(Vec<Reading>),
+pub(crate) enum Fetch {
+    Disk(Vec<FileRead>),
     /// From other ranks.
-    Ranks(Flying),
+    Ranks(Transfers),
 }
 
-impl Coming {
+impl Fetch {
     /// Waits until the value has arrived.
     fn arrive(self) {
         match self {
             // Failures are the engine's first error, reported by `StateDisk::check`.
-            Coming::Disk(readings) => readings.into_iter().for_each(|reading| drop(reading.retire())),
-            Coming::Ranks(flying) => flying.wait(),
+            Fetch::Disk(readings) => readings.into_iter().for_each(|reading| drop(reading.retire())),
+            Fetch::Ranks(flying) => flying.wait(),
         }
     }
 }
@@ -47,7 +47,7 @@ impl Visit {
     }
 
     /// Adds a user: starts a fetch unless the value is in memory or coming.
-    pub fn enter(&mut self, fetch: impl FnOnce() -> (Tensor, Coming)) {
+    pub fn enter(&mut self, fetch: impl FnOnce() -> (Tensor, Fetch)) {
         self.users += 1;
         if matches!(self.at, At::Absent) {
             let (tensor, coming) = fetch();
@@ -70,7 +70,7 @@ impl Visit {
     pub fn leave(&mut self) {
         self.users -= 1;
         if self.users == 0
-            && let At::Coming(_, coming @ Coming::Ranks(_)) = std::mem::take(&mut self.at)
+            && let At::Coming(_, coming @ Fetch::Ranks(_)) = std::mem::take(&mut self.at)
         {
             // Other users wait until theirs has arrived.
             coming.arrive();

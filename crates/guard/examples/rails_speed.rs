@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fathom_guard::{AnswerStream, Beginning, Config, Context, Direction, Subject};
+use fathom_guard::{AnswerStart, AnswerStream, Config, Context, Direction, Subject};
 
 use support::{engine, needs, output};
 
@@ -90,7 +90,7 @@ fn measure_streams() {
     let tokens: Vec<&str> = text.split_inclusive(' ').collect();
     let mut first = None;
     let took = fastest(|| {
-        let mut stream = AnswerStream::new(engine.clone(), output(), &Beginning::default());
+        let mut stream = AnswerStream::new(engine.clone(), output(), &AnswerStart::default());
         for (at, token) in tokens.iter().enumerate() {
             if !stream.push(token, 1).unwrap().is_empty() && first.is_none() {
                 first = Some(at + 1);

@@ -9,7 +9,7 @@ use fathom_base::{Event, Sink, Stop, TokenLogprob, Usage};
 use crate::config::Reasoning;
 use crate::engine::{Engine, Subject};
 use crate::reasoning::ThoughtFilter;
-use crate::stream::{AnswerStream, Beginning, own};
+use crate::stream::{AnswerStart, AnswerStream, own};
 use crate::verdict::{Reason, Verdict};
 
 /// Records a judged answer; returns whether it may pass.
@@ -24,7 +24,7 @@ pub(crate) fn refused_text(engine: &Engine, verdict: &Verdict) -> String {
 pub(crate) struct Answers {
     engine: Arc<Engine>,
     subject: Subject,
-    beginning: Beginning,
+    beginning: AnswerStart,
     /// True if token ids and log-probabilities are withheld, since texts are rewritten.
     withheld: bool,
     all: Vec<GuardedAnswer>,
@@ -49,7 +49,7 @@ impl Answers {
     pub fn new(
         engine: Arc<Engine>,
         subject: Subject,
-        (answers, beginning): (usize, Beginning),
+        (answers, beginning): (usize, AnswerStart),
         withheld: bool,
     ) -> Answers {
         let mut new = Answers {

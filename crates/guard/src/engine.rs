@@ -334,7 +334,7 @@ impl Engine {
         let send = send.clone();
         let (text, from, whole) = (view.text.to_string(), view.from, view.whole);
         let (subject, limit) = (subject.clone(), until.clone());
-        let running = Running::enter(&self.breakers[at].abandoned);
+        let running = ThreadCount::enter(&self.breakers[at].abandoned);
         let thread = std::thread::Builder::new().name("rail".into()).spawn(move || {
             let _running = running;
             let judged = subject.judged(&text, from, whole);
@@ -379,16 +379,16 @@ impl Engine {
 }
 
 /// Counts a thread while it runs.
-struct Running(Arc<AtomicUsize>);
+struct ThreadCount(Arc<AtomicUsize>);
 
-impl Running {
-    fn enter(count: &Arc<AtomicUsize>) -> Running {
+impl ThreadCount {
+    fn enter(count: &Arc<AtomicUsize>) -> ThreadCount {
         count.fetch_add(1, Ordering::Relaxed);
-        Running(count.clone())
+        ThreadCount(count.clone())
     }
 }
 
-impl Drop for Running {
+impl Drop for ThreadCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use fathom_base::{
     Administer, Conversation, Describe, Error, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard,
-    Numbers, Prompt, Reading, Result, Service, Sink, Stop, Structure, TextIds, TextPair, Ticket, Tokenize,
-    Usage, VectorSink, relay,
+    Numbers, Prompt, Result, Service, Sink, SpecialTokens, Stop, Structure, TextIds, TextPair, Ticket,
+    Tokenize, Usage, VectorSink, relay,
 };
 
 use crate::answers::{Answers, refused_text};
@@ -24,7 +24,7 @@ use crate::journal::{Journal, JournalParts};
 use crate::prompt::{JudgedPrompt, PromptJudge};
 use crate::rail::{Context, Cost};
 use crate::reasoning;
-use crate::stream::{Beginning, own};
+use crate::stream::{AnswerStart, own};
 use crate::verdict::{Direction, Reason, Verdict};
 
 /// Events of the model that wait for the rails, before pieces are joined.
@@ -210,7 +210,7 @@ impl Generate for GuardedService {
             self.guard.metrics().request(began.elapsed());
             return self.inner.submit_while(request, sink, wanted);
         }
-        let beginning = Beginning { prompt: String::new(), forced: forced(&request) };
+        let beginning = AnswerStart { prompt: String::new(), forced: forced(&request) };
         let (inner_sink, events) = relay(RELAYED);
         let ticket = self.inner.submit_while(request, inner_sink, wanted)?;
         let ticket = Arc::new(Mutex::new(Some(ticket)));
@@ -328,7 +328,7 @@ impl Describe for GuardedService {
 }
 
 impl Tokenize for GuardedService {
-    fn encode(&self, text: &str, reading: Reading) -> Result<Vec<u32>> {
+    fn encode(&self, text: &str, reading: SpecialTokens) -> Result<Vec<u32>> {
         self.inner.encode(text, reading)
     }
 

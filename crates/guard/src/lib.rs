@@ -54,5 +54,5 @@ pub use metrics::{Metrics, RailCounters};
 pub use needs::Needs;
 pub use rail::{Action, Context, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, ToolUse, Until};
 pub use registry::{BuildError, Entry, OptionError, OptionTable, RAILS, RailKind, entry, fields, find};
-pub use stream::{AnswerStream, Beginning};
+pub use stream::{AnswerStart, AnswerStream};
 pub use verdict::{Decision, Direction, Edit, Finding, Reason, Verdict, edited};

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use fathom_base::{Conversation, Prompt, PromptPart, Reading, Result, Tokenize};
+use fathom_base::{Conversation, Prompt, PromptPart, Result, SpecialTokens, Tokenize};
 use serde_json::Value;
 
 use crate::engine::{Engine, Outcome, Selection, Subject};
@@ -75,7 +75,8 @@ impl PromptJudge<'_> {
             Prompt::Ids(ids) => {
                 let text = self.tokenizer.decode(ids)?;
                 let new = self.text(&text, Direction::Input, Vec::new(), Rails::All, &mut judged);
-                let new = new.map(|text| self.tokenizer.encode(&text, Reading::Rendered)).transpose()?;
+                let new =
+                    new.map(|text| self.tokenizer.encode(&text, SpecialTokens::Rendered)).transpose()?;
                 judged.rewritten = new.map(Prompt::Ids);
             }
             Prompt::Parts(parts) => self.parts(parts, &mut judged)?,
@@ -155,7 +156,7 @@ impl PromptJudge<'_> {
                 (part, None) => part.clone(),
                 (PromptPart::Text(_), Some(text)) => PromptPart::Text(text),
                 (PromptPart::Ids(_), Some(text)) => {
-                    PromptPart::Ids(self.tokenizer.encode(&text, Reading::Rendered)?)
+                    PromptPart::Ids(self.tokenizer.encode(&text, SpecialTokens::Rendered)?)
                 }
             });
         }

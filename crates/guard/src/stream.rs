@@ -73,7 +73,7 @@ struct Reader {
 
 /// How an answer begins.
 #[derive(Clone, Debug, Default)]
-pub struct Beginning {
+pub struct AnswerStart {
     /// End of the prompt, which may have opened thoughts.
     pub prompt: String,
     /// Tools whose arguments the whole answer may be.
@@ -82,7 +82,7 @@ pub struct Beginning {
 
 impl AnswerStream {
     /// A stream of one answer; `subject` is in the direction of output.
-    pub fn new(engine: Arc<Engine>, subject: Subject, beginning: &Beginning) -> AnswerStream {
+    pub fn new(engine: Arc<Engine>, subject: Subject, beginning: &AnswerStart) -> AnswerStream {
         let config = engine.config().clone();
         let stage = |rail| Stage { rail, text: String::new(), done: 0, out: String::new(), closed: false };
         let stages: Vec<Stage> = engine.rails(&subject, true).into_iter().map(stage).collect();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fathom_grad::{Batch, Context, ContextLayout, CpComm, LayoutSizes, Rotation, Sharing};
+use fathom_grad::{Batch, Context, ContextLayout, CpComm, LayoutSizes, Rotation, SharedStream};
 use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Slice, Tensor};
 
 pub use fathom_grad::{causal_pairs, mask};
@@ -45,7 +45,12 @@ impl Model {
         let cut = LayoutSizes { tokens, cp: 1, chunk: tokens, windows, dynamic: None, pieces: None };
         let layout =
             ContextLayout::new(packed.docs, &cut).unwrap_or_else(|message| panic!("batch: {message}"));
-        self.batch_of(device, packed, caps, &Sharing { layout: &layout, comm: &[CpComm::P2p], states: None })
+        self.batch_of(
+            device,
+            packed,
+            caps,
+            &SharedStream { layout: &layout, comm: &[CpComm::P2p], states: None },
+        )
     }
 
     /// This rank's part of a stream that a context-parallel group shares. `packed` is the whole stream, the same on
@@ -59,7 +64,7 @@ impl Model {
         device: &Device,
         packed: PackedTokens<'_>,
         caps: Caps,
-        sharing: &Sharing<'_>,
+        sharing: &SharedStream<'_>,
     ) -> Batch {
         let PackedTokens { ids, positions, docs } = packed;
         assert!(
@@ -120,7 +125,7 @@ impl Model {
         let cut = LayoutSizes { tokens, cp: 1, chunk: tokens, windows, dynamic: None, pieces: None };
         let layout =
             ContextLayout::new(packed.docs, &cut).unwrap_or_else(|message| panic!("batch: {message}"));
-        let sharing = Sharing { layout: &layout, comm: &[CpComm::P2p], states: None };
+        let sharing = SharedStream { layout: &layout, comm: &[CpComm::P2p], states: None };
         self.stack_batch(device, &self.spec.stack(stack), packed, caps, &sharing)
     }
 
@@ -130,7 +135,7 @@ impl Model {
         spec: &Spec,
         PackedTokens { ids, positions, docs }: PackedTokens<'_>,
         caps: Caps,
-        sharing: &Sharing<'_>,
+        sharing: &SharedStream<'_>,
     ) -> Batch {
         let own = |values: &[i32]| device.from_i32(&sharing.own(device, values), Category::Data);
         let text = self.text(device, &sharing.own(device, ids));

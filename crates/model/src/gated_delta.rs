@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use fathom_grad::{ConvUse, Ctx, DeltaUse, GatedNormUse, HeadColumns, ParamId, Val};
 
-use crate::spec::{LayerSpec, Own, Shared, Sharers, Spec, StateSpec, SubLayer, SubLayerParams};
+use crate::spec::{LayerSpec, Own, Sharers, Spec, SplitDimension, StateSpec, SubLayer, SubLayerParams};
 use crate::weight::{
     Begins, Cut, InFiles, InputSharing, Kind, LinearParams, Module, Parallel, Projection, StoredRows, Walk,
     WeightSpec,
@@ -165,13 +165,13 @@ impl SubLayer for GatedDelta {
         })
     }
 
-    fn check(&self, ranks: &Sharers) -> Result<(), (Shared, String)> {
+    fn check(&self, ranks: &Sharers) -> Result<(), (SplitDimension, String)> {
         if !self.key_heads.is_multiple_of(ranks.columns) {
             let what = format!(
                 "{} does not divide the {} key heads of the linear attention layers",
                 ranks.columns, self.key_heads
             );
-            return Err((Shared::Columns, what));
+            return Err((SplitDimension::Columns, what));
         }
         let own = [self.value_heads, self.key_heads].map(|heads| heads / ranks.columns);
         ranks.check_deal(own, "value heads of a linear attention layer")

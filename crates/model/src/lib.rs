@@ -91,16 +91,17 @@ pub use narrow::{Linears, NarrowLayers};
 pub use neighbours::RetrievalOutput;
 pub use patch::{Patch, patches};
 pub use pieces::{Linear, LinearPart, Piece};
-pub use portion::{Holding, Holdings, Misfit, Portion, Shard, Weight};
+pub use portion::{Holdings, Misfit, Portion, Shard, Weight, WeightPart};
 pub use prune::{PrunePlan, prunable, prune};
 pub use rollout::{Rollout, RolloutAnswer, RolloutError, RolloutRequest};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use short_conv::ShortConv;
 pub use spec::{
     Adapter, AdapterMethod, Biases, Drops, EncoderHead, EncoderParts, ExpertCapacity, Factors, Family,
-    Latent, LayerSpec, Mlp, Moe, Own, Part, PartKind, Passing, PositionBias, PromptEncoder, QkNorm,
-    Quantization, Reach, Relative, Residual, Retrieval, RoundTo, Shared, SharedExperts, Sharers, Size, Spec,
-    Stack, StateProjections, StateSpec, SubLayer, SubLayerParams, TrainableWeights, scored_at,
+    Latent, LayerSpec, Mlp, Moe, Own, Part, PartKind, PositionBias, PromptEncoder, QkNorm, Quantization,
+    RankExchange, Reach, Relative, Residual, Retrieval, RoundTo, SharedExperts, Sharers, Size, Spec,
+    SplitDimension, Stack, StateProjections, StateSpec, SubLayer, SubLayerParams, TrainableWeights,
+    scored_at,
 };
 pub use stages::StageLayers;
 pub use weight::{

@@ -8,7 +8,9 @@ use std::rc::Rc;
 
 use fathom_grad::{ConvUse, Ctx, GatedNormUse, HeadColumns, ParamId, SsdUse, Val};
 
-use crate::spec::{LayerSpec, Own, Passing, Shared, Sharers, Spec, StateSpec, SubLayer, SubLayerParams};
+use crate::spec::{
+    LayerSpec, Own, RankExchange, Sharers, Spec, SplitDimension, StateSpec, SubLayer, SubLayerParams,
+};
 use crate::weight::{
     Begins, Cut, InFiles, Kind, LinearParams, Module, Parallel, Projection, Walk, WeightSpec,
 };
@@ -161,7 +163,7 @@ impl SubLayer for Mamba2 {
         })
     }
 
-    fn check(&self, ranks: &Sharers) -> Result<(), (Shared, String)> {
+    fn check(&self, ranks: &Sharers) -> Result<(), (SplitDimension, String)> {
         let shared = ranks.columns;
         for (what, number) in [("heads", self.heads), ("groups", self.groups)] {
             if !number.is_multiple_of(shared) {
@@ -173,16 +175,16 @@ impl SubLayer for Mamba2 {
                     "{shared} does not divide the {number} {what} of the state-space layers; it may be {}",
                     good.join(", ")
                 );
-                return Err((Shared::Columns, what));
+                return Err((SplitDimension::Columns, what));
             }
         }
         ranks.check_deal([self.heads / shared, self.groups / shared], "heads of a state-space layer")
     }
 
-    fn passes(&self, ranks: &Sharers) -> Option<Passing> {
+    fn passes(&self, ranks: &Sharers) -> Option<RankExchange> {
         let [_, x, b, c, heads] = self.parts().map(|columns| columns / ranks.columns);
         let (columns, state) = (x + b + c, x * self.state + heads);
-        Some(Passing { reach: self.width - 1, columns, state, dealt: columns + heads + x })
+        Some(RankExchange { reach: self.width - 1, columns, state, dealt: columns + heads + x })
     }
 
     fn states(&self, ranks: &Sharers) -> Vec<StateSpec> {

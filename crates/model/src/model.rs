@@ -9,7 +9,7 @@ use fathom_tensor::{BlockFormat, Category, DType, Device};
 
 use crate::block::BlockParams;
 use crate::given::ExistingWeights;
-use crate::portion::{Holding, Holdings, Portion, Weight};
+use crate::portion::{Holdings, Portion, Weight, WeightPart};
 use crate::spec::{Quantization, Spec};
 use crate::weight::{Kind, LastParams, Module, NOWHERE, See, WeightSpec};
 use crate::whole::EmbedParams;
@@ -68,7 +68,7 @@ impl Declare<'_> {
         }
         // A stage's copy of a weight of several layers is with the first of them that the stage has.
         let at = layer.and_then(|layer| self.portion.layers().find(|here| *here >= layer));
-        let holding = Holding::of(number, w.shape, w.cut, self.portion);
+        let holding = WeightPart::of(number, w.shape, w.cut, self.portion);
         let dtype = if w.kind == Kind::Wide { DType::F32 } else { self.dtype };
         let [rows, cols] = holding.shard.local();
         let packed = self.packed.as_ref().filter(|(_, numbers)| numbers.contains(&number));

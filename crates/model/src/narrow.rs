@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use fathom_grad::{GemmFormat, Narrowing, ParamId, Params};
+use fathom_grad::{GemmFormat, NarrowWeights, ParamId, Params};
 use fathom_tensor::Device;
 
 use crate::model::Model;
@@ -78,7 +78,7 @@ impl Model {
         for id in &ids {
             self.check_blocks(params, *id, how.format)?;
         }
-        let narrowing = Narrowing::new(device, how.format, &ids, params.len(), how.history);
+        let narrowing = NarrowWeights::new(device, how.format, &ids, params.len(), how.history);
         params.set_narrowing(Some(narrowing));
         Ok(())
     }

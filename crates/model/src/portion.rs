@@ -6,7 +6,7 @@ use std::ops::Range;
 use fathom_tensor::mesh::{Axis, Mesh};
 use fathom_tensor::{Device, Tensor};
 
-use crate::spec::{LayerSpec, Shared, Sharers, Spec};
+use crate::spec::{LayerSpec, Sharers, Spec, SplitDimension};
 use crate::stages::StageLayers;
 use crate::weight::{Cut, InputSharing, Inside, Module, WeightSpec};
 
@@ -193,9 +193,9 @@ impl Portion {
         let mut own = spec.layers.iter().flat_map(LayerSpec::own);
         own.try_for_each(|own| own.check(&ranks)).map_err(|(shared, message)| {
             let axis = match shared {
-                Shared::Columns => Axis::Tp,
-                Shared::Tokens => Axis::Cp,
-                Shared::Layers => Axis::Pp,
+                SplitDimension::Columns => Axis::Tp,
+                SplitDimension::Tokens => Axis::Cp,
+                SplitDimension::Layers => Axis::Pp,
             };
             Misfit { axis, message }
         })
@@ -401,7 +401,7 @@ pub struct Weight {
 
 /// A rank's part of one weight, with its role among ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holding {
+pub struct WeightPart {
     /// The weight's number in the whole model, which seeds its initial values.
     pub number: u32,
     /// The part.
@@ -416,9 +416,9 @@ pub struct Holding {
     pub expert: bool,
 }
 
-impl Holding {
+impl WeightPart {
     /// A rank's part of a weight.
-    pub(crate) fn of(number: u32, shape: [usize; 2], cut: Cut<'_>, portion: &Portion) -> Holding {
+    pub(crate) fn of(number: u32, shape: [usize; 2], cut: Cut<'_>, portion: &Portion) -> WeightPart {
         let (shard, expert) = (Shard::of(shape, cut, portion), matches!(cut, Cut::Experts(..)));
         let (part, leads) = (cut.parts(portion).1, cut.leads(portion));
         let partial = match cut {
@@ -427,7 +427,7 @@ impl Holding {
             Cut::Experts(_, Inside::Whole) => portion.etp > 1,
             _ => false,
         };
-        Holding { number, shard, part, leads, partial, expert }
+        WeightPart { number, shard, part, leads, partial, expert }
     }
 }
 
@@ -439,7 +439,7 @@ impl Weight {
 }
 
 /// Holdings by [`fathom_grad::ParamId`].
-pub type Holdings = Vec<Holding>;
+pub type Holdings = Vec<WeightPart>;
 
 #[cfg(test)]
 mod tests {
@@ -481,7 +481,7 @@ mod tests {
                         },
                         _ => one,
                     };
-                    numbers.insert(Holding::of(0, shape, cut, &one).part);
+                    numbers.insert(WeightPart::of(0, shape, cut, &one).part);
                     assert!(numbers.iter().all(|part| *part < Weight::of(shape, cut, &one).parts));
                     let shard = Shard::of(shape, cut, &one);
                     let mut here = 0;
@@ -509,7 +509,7 @@ mod tests {
         let spec = Spec::llama(crate::LlamaSizes { layers: 9, heads: 2, tied: false, ..tiny });
         let mesh = |rank| {
             let grid = fathom_tensor::mesh::Grid { pp: 2, ..Default::default() };
-            Mesh::new(grid, Box::new(fathom_tensor::mesh::Imagined::new(rank, 2)))
+            Mesh::new(grid, Box::new(fathom_tensor::mesh::CountingLink::new(rank, 2)))
         };
         let chunks = |rank| Portion::of(&spec, &mesh(rank), 2).chunks;
         assert_eq!([chunks(0), chunks(1)], [vec![0..3, 5..7], vec![3..5, 7..9]]);

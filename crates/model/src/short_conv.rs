@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use fathom_grad::{ConvUse, Ctx, HeadColumns, ParamId, Val};
 
-use crate::spec::{LayerSpec, Own, Passing, Shared, Sharers, Spec, StateSpec, SubLayer, SubLayerParams};
+use crate::spec::{
+    LayerSpec, Own, RankExchange, Sharers, Spec, SplitDimension, StateSpec, SubLayer, SubLayerParams,
+};
 use crate::weight::{
     Begins, Cut, InFiles, Kind, LinearParams, Module, Parallel, Projection, Walk, WeightSpec,
 };
@@ -61,19 +63,19 @@ impl SubLayer for ShortConv {
         })
     }
 
-    fn check(&self, ranks: &Sharers) -> Result<(), (Shared, String)> {
+    fn check(&self, ranks: &Sharers) -> Result<(), (SplitDimension, String)> {
         if !self.hidden.is_multiple_of(ranks.columns) {
             let what =
                 format!("{} does not divide the {} columns of a convolution", ranks.columns, self.hidden);
-            return Err((Shared::Columns, what));
+            return Err((SplitDimension::Columns, what));
         }
         let own = self.hidden / ranks.columns;
         ranks.check_deal([own, own], "columns of a convolution")
     }
 
-    fn passes(&self, ranks: &Sharers) -> Option<Passing> {
+    fn passes(&self, ranks: &Sharers) -> Option<RankExchange> {
         let columns = self.hidden / ranks.columns;
-        Some(Passing { reach: self.width - 1, columns, state: 0, dealt: 2 * columns })
+        Some(RankExchange { reach: self.width - 1, columns, state: 0, dealt: 2 * columns })
     }
 
     fn states(&self, ranks: &Sharers) -> Vec<StateSpec> {

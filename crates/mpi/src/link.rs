@@ -59,7 +59,7 @@ impl Flight for PendingSend {
 
 /// A pending receive. MPI matches messages with receives in the order in which both begin, so receives begin when the
 /// tensor is requested, in whatever order the flights are waited for.
-struct Coming {
+struct PendingReceive {
     end: Rc<End>,
     device: Device,
     from: usize,
@@ -71,10 +71,10 @@ struct Coming {
     many: Option<Transfer>,
 }
 
-impl Coming {
+impl PendingReceive {
     /// Waits for a message: its bytes, and the number received.
     fn message(&self, mut message: Transfer) -> (Vec<u8>, usize) {
-        let Coming { end, from, what, .. } = self;
+        let PendingReceive { end, from, what, .. } = self;
         if let Err(seconds) = end.wait(|| message.is_over().then_some(())) {
             end.late(*from, what, seconds);
         }
@@ -82,7 +82,7 @@ impl Coming {
     }
 }
 
-impl Flight for Coming {
+impl Flight for PendingReceive {
     fn wait(mut self: Box<Self>) {
         let Some(first) = self.first.take() else { return };
         let (first, length) = self.message(first);
@@ -94,7 +94,7 @@ impl Flight for Coming {
         }
         let many = self.many.take().map(|many| self.message(many).0);
         let elements = many.as_deref().unwrap_or(few);
-        let Coming { end, device, dst, .. } = *self;
+        let PendingReceive { end, device, dst, .. } = *self;
         let (tensor, bytes) = (dst.tensor().clone(), dst.tensor().bytes());
         drop(dst);
         device.machine.fill(&[vec![tensor]], &|_, to| to[0].copy_from_slice(elements));
@@ -144,7 +144,7 @@ impl Link for Processes {
         };
         let first = Some(begin(FIRST, LENGTH_BYTES + LABEL_BYTES + SMALL_BYTES));
         let many = (bytes > SMALL_BYTES).then(|| begin(ELEMENTS, bytes));
-        Box::new(Coming { end, device, from, dst, what, first, many })
+        Box::new(PendingReceive { end, device, from, dst, what, first, many })
     }
 
     /// A failure aborts the whole job, so there is never one to report.

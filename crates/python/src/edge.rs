@@ -81,15 +81,15 @@ pub fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send
 }
 
 /// A result that another thread will put here.
-pub struct Pending<T> {
+pub struct PendingResult<T> {
     state: Mutex<Option<T>>,
     there: Condvar,
 }
 
-impl<T> Pending<T> {
+impl<T> PendingResult<T> {
     /// An empty place.
-    pub fn new() -> Arc<Pending<T>> {
-        Arc::new(Pending { state: Mutex::new(None), there: Condvar::new() })
+    pub fn new() -> Arc<PendingResult<T>> {
+        Arc::new(PendingResult { state: Mutex::new(None), there: Condvar::new() })
     }
 
     /// Puts the result.
@@ -125,7 +125,7 @@ pub fn interruptible<T: Send + 'static>(
     work: impl FnOnce(&Arc<AtomicBool>) -> Result<T> + Send + 'static,
 ) -> PyResult<T> {
     check_fork(py)?;
-    let (stop, pending) = (Arc::new(AtomicBool::new(false)), Pending::new());
+    let (stop, pending) = (Arc::new(AtomicBool::new(false)), PendingResult::new());
     let (asked, to) = (stop.clone(), pending.clone());
     thread(name, move || to.put(guarded(|| work(&asked))))?;
     loop {

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use serde_json::{Value, json};
 
-use crate::edge::Pending;
+use crate::edge::PendingResult;
 
 /// Longest wait for an answer before looking whether the function's thread has ended.
 const LOOK: Duration = Duration::from_millis(200);
@@ -33,7 +33,7 @@ type Answer = Result<Message, String>;
 #[derive(Default)]
 struct State {
     asked: VecDeque<(u64, Message)>,
-    waiting: BTreeMap<u64, Arc<Pending<Answer>>>,
+    waiting: BTreeMap<u64, Arc<PendingResult<Answer>>>,
     next: u64,
     closed: bool,
 }
@@ -55,7 +55,7 @@ impl Questions {
     /// # Errors
     /// A message: the function raised an exception, or its thread has ended.
     pub fn ask(&self, question: Message) -> Answer {
-        let pending = Pending::new();
+        let pending = PendingResult::new();
         {
             let mut state = self.state();
             let id = state.next;

@@ -15,7 +15,7 @@ use fathom_train::recipe::{Recipe, WriteName};
 use pyo3::prelude::*;
 use serde_json::json;
 
-use crate::edge::{Pending, check_fork, detached, guarded, thread};
+use crate::edge::{PendingResult, check_fork, detached, guarded, thread};
 use crate::error;
 use crate::events::{Channel, EventSender};
 use crate::functions::{Calls, functions};
@@ -27,7 +27,7 @@ pub struct Run {
     stop: Arc<AtomicBool>,
     save_requests: Arc<AtomicU64>,
     folder: PathBuf,
-    done: Arc<Pending<Result<String>>>,
+    done: Arc<PendingResult<Result<String>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -71,7 +71,7 @@ impl Run {
             Ok(loaded)
         })?;
         let (stop, save_requests) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let done = Pending::new();
+        let done = PendingResult::new();
         let folder = loaded.value.run.out.clone();
         let arguments = RunArguments {
             command,

@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fathom_app::serve::{Around, Order, serve, settings};
+use fathom_app::serve::{Order, ServerLinks, serve, settings};
 use fathom_app::spread::AskedMesh;
 use fathom_app::{Error, Result};
-use fathom_serve::Listening;
+use fathom_serve::ServerAddresses;
 use fathom_tensor::PageFormat;
 use fathom_train::recipe::{MachineKind, Precision};
 use pyo3::prelude::*;
 
-use crate::edge::{POLL, Pending, check_fork, detached, guarded, thread};
+use crate::edge::{POLL, PendingResult, check_fork, detached, guarded, thread};
 use crate::error;
 use crate::events::{Channel, EventSender};
 
@@ -39,7 +39,7 @@ pub struct ServerOptions {
 pub struct Server {
     stop: Arc<AtomicBool>,
     address: String,
-    done: Mutex<Arc<Pending<Result<()>>>>,
+    done: Mutex<Arc<PendingResult<Result<()>>>>,
 }
 
 /// First report of a server's thread.
@@ -60,7 +60,8 @@ impl Server {
     ) -> PyResult<Server> {
         check_fork(py)?;
         let order = detached(py, || order(models, options))?;
-        let (stop, first, done) = (Arc::new(AtomicBool::new(false)), Pending::new(), Pending::new());
+        let (stop, first, done) =
+            (Arc::new(AtomicBool::new(false)), PendingResult::new(), PendingResult::new());
         let (asked, says, to, events) = (stop.clone(), first.clone(), done.clone(), channel.0.clone());
         let work = move || {
             let ended = guarded(|| run(&order, &asked, &says, &events));
@@ -129,7 +130,7 @@ fn order(models: Vec<PathBuf>, options: ServerOptions) -> Result<Order> {
         prefixes: None,
         guard: options.guard,
         settings: settings(None, &options.settings)?,
-        at: Listening { host: options.host, port: options.port, admin_port: None, tls: None },
+        at: ServerAddresses { host: options.host, port: options.port, admin_port: None, tls: None },
         keys: None,
         version: env!("CARGO_PKG_VERSION").into(),
         again: false,
@@ -140,11 +141,11 @@ fn order(models: Vec<PathBuf>, options: ServerOptions) -> Result<Order> {
 fn run(
     order: &Order,
     stop: &Arc<AtomicBool>,
-    first: &Arc<Pending<First>>,
+    first: &Arc<PendingResult<First>>,
     events: &EventSender,
 ) -> Result<()> {
     let heard = |addresses: &[std::net::SocketAddr]| {
         first.put(First::Listening(addresses.first().map(ToString::to_string).unwrap_or_default()));
     };
-    serve(order, &Around { stop, log: None, heard: &heard, events })
+    serve(order, &ServerLinks { stop, log: None, heard: &heard, events })
 }

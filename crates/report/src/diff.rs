@@ -25,7 +25,7 @@ pub struct Pair {
 
 /// The first step at which the losses of two runs differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Parting {
+pub struct FirstDifference {
     /// Number of finished updates.
     pub step: u64,
     /// Loss of the left run.
@@ -91,7 +91,7 @@ pub struct RunDiff {
     /// Number of steps that both runs have.
     pub common_steps: u64,
     /// First common step whose loss bits differ, if any.
-    pub parting: Option<Parting>,
+    pub parting: Option<FirstDifference>,
     /// Comparison of the newest checkpoint that both have. Set by a caller that can read tensors.
     pub checkpoint: Option<CheckpointDiff>,
     /// Rewards that may give the same answers other numbers (`pure = false`). Set by a caller that can read the runs'
@@ -103,7 +103,7 @@ pub struct RunDiff {
 pub fn compare(left: &RunLog, right: &RunLog) -> RunDiff {
     let rows = |log: &RunLog| log.run.as_ref().map_or(Vec::new(), |run| run.recipe.clone());
     let pairs: Vec<(&Step, &Step)> = common(left, right);
-    let parting = pairs.iter().find(|(l, r)| l.loss_bits != r.loss_bits).map(|(l, r)| Parting {
+    let parting = pairs.iter().find(|(l, r)| l.loss_bits != r.loss_bits).map(|(l, r)| FirstDifference {
         step: l.step,
         left_loss: l.loss,
         right_loss: r.loss,

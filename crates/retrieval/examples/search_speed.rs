@@ -13,7 +13,7 @@ const CENTRES: usize = 5000;
 const QUERIES: usize = 100;
 
 /// Generates a vector from the number in a text.
-struct Generated {
+struct NumberEmbedder {
     centres: Vec<f32>,
     dimensions: usize,
 }
@@ -27,11 +27,11 @@ fn normal(state: &mut u64) -> f32 {
     (-2.0 * uniform().ln()).sqrt() * (std::f32::consts::TAU * uniform()).cos()
 }
 
-impl Generated {
-    fn new(dimensions: usize) -> Generated {
+impl NumberEmbedder {
+    fn new(dimensions: usize) -> NumberEmbedder {
         let mut state = 7;
         let centres = (0..CENTRES * dimensions).map(|_| normal(&mut state)).collect();
-        Generated { centres, dimensions }
+        NumberEmbedder { centres, dimensions }
     }
 
     /// A unit vector with a cosine of about 0.75 to its centre.
@@ -45,7 +45,7 @@ impl Generated {
     }
 }
 
-impl Encode for Generated {
+impl Encode for NumberEmbedder {
     fn facts(&self) -> EncoderFacts {
         EncoderFacts {
             name: "generated".into(),
@@ -88,7 +88,7 @@ fn vectors(folder: &Path) -> Vec<Vec<u8>> {
 fn main() {
     let (rows, dimensions, folder): (usize, usize, PathBuf) = (argument(1), argument(2), argument(3));
     let (source, out) = (folder.join("rows.jsonl"), folder.join("index"));
-    let encoder = Generated::new(dimensions);
+    let encoder = NumberEmbedder::new(dimensions);
     if !source.exists() {
         let text: String = (0..rows).map(|at| format!("{{\"text\": \"passage {at}\"}}\n")).collect();
         std::fs::write(&source, text).unwrap_or_else(|error| panic!("{}: {error}", source.display()));

@@ -18,7 +18,7 @@ use crate::shared::{Model, ServerState};
 use crate::traces::{Span, SpanSubject};
 
 /// Requests to one model, for the prompts of one HTTP request.
-pub struct Answering {
+pub struct ModelRequests {
     shared: Arc<ServerState>,
     /// The model.
     pub model: Arc<Model>,
@@ -115,7 +115,7 @@ fn listed(requests: &[GenerateRequest], most: u64) -> Result<(), Fault> {
     )))
 }
 
-impl Answering {
+impl ModelRequests {
     /// Submits requests to a model. `permit` is that of the HTTP request, which has room for one prompt.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ impl Answering {
         model: Arc<Model>,
         requests: Vec<GenerateRequest>,
         (named, permit): (RequestNames, Option<Permit>),
-    ) -> Result<Answering, Fault> {
+    ) -> Result<ModelRequests, Fault> {
         listed(&requests, shared.settings.max_listed_logprobs)?;
         // All prompts of a request have the same structure; that of tools was created by this server.
         if let Some(structure) = requests.first().and_then(|request| request.structure.as_ref()) {
@@ -159,7 +159,7 @@ impl Answering {
             tickets.push(ticket.map_err(Fault::refused)?);
         }
         adapter.iter().for_each(|name| shared.metrics.adapter(&model.name, name, None, Some(State::Waiting)));
-        Ok(Answering {
+        Ok(ModelRequests {
             phase: shared.drain.watch(),
             shared,
             model,
@@ -259,7 +259,7 @@ impl Answering {
     }
 }
 
-impl Answering {
+impl ModelRequests {
     /// `guardrails` of the answer, if the request says something about rails.
     pub fn guardrails(&self) -> Option<Value> {
         self.model.record.as_ref()?.answer()
@@ -315,7 +315,7 @@ impl Answering {
     }
 }
 
-impl Drop for Answering {
+impl Drop for ModelRequests {
     fn drop(&mut self) {
         self.adapter_is(None);
         let cause = self.failed.or((self.open > 0).then_some("dropped"));
@@ -346,7 +346,7 @@ impl Drop for Answering {
 ///
 /// # Errors
 /// One of them failed.
-pub async fn collect(answering: &mut Answering, prompts: usize) -> Result<Vec<RequestOutput>, Fault> {
+pub async fn collect(answering: &mut ModelRequests, prompts: usize) -> Result<Vec<RequestOutput>, Fault> {
     let mut all: Vec<RequestOutput> = (0..prompts).map(|_| RequestOutput::default()).collect();
     while let Some(event) = answering.next().await {
         let (index, event) = event?;

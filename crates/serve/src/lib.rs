@@ -44,7 +44,7 @@ pub use knowledge::{
 pub use rails::{RailRecord, RailSpan, RailedModel, Rails};
 pub use route::{Access, Route, Takes};
 pub use routes::{ADMIN, ROUTES, VIEW, router};
-pub use server::{Listening, check, is_loopback, serve};
+pub use server::{ServerAddresses, check, is_loopback, serve};
 pub use settings::{Recipe, Settings, ToolFormat};
-pub use shared::{Log, Model, Opening, Reload, ServerState};
+pub use shared::{Log, Model, Reload, ServeOptions, ServerState};
 pub use view::View;

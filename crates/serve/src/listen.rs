@@ -117,10 +117,10 @@ fn seconds(s: f64) -> Duration {
 async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, router: Router, server: &ServerState) {
     let limit = seconds(server.settings.stall_s);
     match tls {
-        None => drive(Stalling::new(stream, limit), router, server).await,
+        None => drive(TimedStream::new(stream, limit), router, server).await,
         Some(tls) => {
             if let Ok(Ok(stream)) = timeout(seconds(server.settings.head_s), tls.accept(stream)).await {
-                drive(Stalling::new(stream, limit), router, server).await;
+                drive(TimedStream::new(stream, limit), router, server).await;
             }
         }
     }
@@ -145,15 +145,15 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin>(stream: S, router: Router, ser
 }
 
 /// A stream that breaks if the other side receives nothing for too long.
-struct Stalling<S> {
+struct TimedStream<S> {
     stream: S,
     limit: Duration,
     since: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Stalling<S> {
-    fn new(stream: S, limit: Duration) -> Stalling<S> {
-        Stalling { stream, limit, since: None }
+impl<S> TimedStream<S> {
+    fn new(stream: S, limit: Duration) -> TimedStream<S> {
+        TimedStream { stream, limit, since: None }
     }
 
     /// Returns the result of a write, unless it waits too long.
@@ -169,7 +169,7 @@ impl<S> Stalling<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -179,7 +179,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

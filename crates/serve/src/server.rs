@@ -24,7 +24,7 @@ const LAST: Duration = Duration::from_secs(1);
 
 /// Addresses of a server.
 #[derive(Clone, Debug)]
-pub struct Listening {
+pub struct ServerAddresses {
     /// The address or host name.
     pub host: String,
     /// The port; 0 for any free one.
@@ -47,7 +47,7 @@ pub fn is_loopback(host: &str) -> bool {
 /// An address that is not available, invalid certificates, an admin listener without keys.
 pub fn serve(
     server: &Arc<ServerState>,
-    at: &Listening,
+    at: &ServerAddresses,
     stop: &AtomicBool,
     heard: impl FnOnce(&[SocketAddr]),
 ) -> Result<(), Error> {
@@ -59,13 +59,13 @@ pub fn serve(
 ///
 /// # Errors
 /// Those of [`serve`].
-pub fn check(at: &Listening, keys: &ApiKeys) -> Result<(), Error> {
+pub fn check(at: &ServerAddresses, keys: &ApiKeys) -> Result<(), Error> {
     open(at, keys).map(drop)
 }
 
 /// The listeners, and the TLS acceptor.
 fn open(
-    at: &Listening,
+    at: &ServerAddresses,
     keys: &ApiKeys,
 ) -> Result<(TcpListener, Option<TcpListener>, Option<TlsAcceptor>), Error> {
     let tls = at.tls.as_ref().map(|(certificate, key)| listen::tls(certificate, key)).transpose()?;
@@ -84,7 +84,7 @@ fn open(
 /// [`serve`] without type parameters: with them, every crate that serves would compile the whole server again.
 fn run(
     server: &Arc<ServerState>,
-    at: &Listening,
+    at: &ServerAddresses,
     stop: &AtomicBool,
     heard: &mut dyn FnMut(&[SocketAddr]),
 ) -> Result<(), Error> {

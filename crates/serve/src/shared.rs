@@ -87,7 +87,7 @@ pub struct ServerState {
 
 /// Configuration of a server.
 #[derive(Default)]
-pub struct Opening {
+pub struct ServeOptions {
     /// The settings of its recipe.
     pub settings: Settings,
     /// The accepted keys.
@@ -110,8 +110,8 @@ pub struct Opening {
 
 impl ServerState {
     /// A server without models.
-    pub fn new(opening: Opening) -> ServerState {
-        let Opening { settings, keys, open, log, version, reload, rails, knowledge, view } = opening;
+    pub fn new(opening: ServeOptions) -> ServerState {
+        let ServeOptions { settings, keys, open, log, version, reload, rails, knowledge, view } = opening;
         let names = Names {
             hosts: settings.hosts.clone(),
             origins: settings.origins.clone(),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use fathom_base::{Event, Usage};
 use serde_json::Value;
 
-use crate::answering::Answering;
+use crate::answering::ModelRequests;
 use crate::fault::{Fault, Words};
 
 /// Maximum number of events written at once.
@@ -59,7 +59,7 @@ pub trait Protocol: Send + 'static {
 }
 
 struct Stream<P> {
-    answering: Answering,
+    answering: ModelRequests,
     protocol: P,
     keep_alive: Duration,
     started: bool,
@@ -115,7 +115,7 @@ impl<P: Protocol> Stream<P> {
 }
 
 /// The streaming response.
-pub fn stream(answering: Answering, protocol: impl Protocol, keep_alive_s: f64) -> Response<Body> {
+pub fn stream(answering: ModelRequests, protocol: impl Protocol, keep_alive_s: f64) -> Response<Body> {
     let keep_alive = Duration::from_secs_f64(keep_alive_s.clamp(0.05, 3600.0));
     let stream = Stream { answering, protocol, keep_alive, started: false };
     let body = futures::stream::unfold(Some(stream), |stream| async move {

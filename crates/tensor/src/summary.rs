@@ -75,7 +75,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::mesh::{Axis, Grid, Imagined, Mesh};
+    use crate::mesh::{Axis, CountingLink, Grid, Mesh};
     use crate::{Category, DType, Fabric, Line, Meta, Profile, Rates};
 
     fn device() -> Device {
@@ -84,7 +84,7 @@ mod tests {
         let fabric = Fabric { node_ranks: 2, node: line, network: line, copied: false };
         let profile = Profile { rates: Some(rates), fabric: Some(fabric), ..Profile::portable(1) };
         let grid = Grid { tp: 4, ..Grid::default() };
-        let mesh = Mesh::new(grid, Box::new(Imagined::new(1, 4)));
+        let mesh = Mesh::new(grid, Box::new(CountingLink::new(1, 4)));
         Device::on_mesh(Arc::new(Meta::new(profile)), u64::MAX, mesh)
     }
 

@@ -9,7 +9,7 @@
 //! Weights and state on disk are read and written chunk by chunk.
 //!
 //! A save shares the tensors as they are, and a thread on each rank writes them while steps continue. Only the next
-//! update waits until all of them are read ([`Saving::release`]); no step waits for the disk before the next save. When
+//! update waits until all of them are read ([`PendingSave::release`]); no step waits for the disk before the next save. When
 //! all ranks have written, they agree on the outcome, and the first rank publishes.
 
 use std::fs;
@@ -44,7 +44,7 @@ pub use found::Checkpoint;
 use found::published;
 use parts::{MASTER, REFERENCE, load_parts, parts, slots};
 use saving::{Job, Place};
-pub use saving::{SaveStats, Saving};
+pub use saving::{PendingSave, SaveStats};
 pub(crate) use state::fuzz;
 use state::{State, VERSION, read_state, write_state};
 
@@ -60,13 +60,13 @@ impl Checkpoints {
         Checkpoints { base, ..self }
     }
 
-    /// Starts to save the trainer's state; until [`Saving::release`] its weights and optimizer must not be updated. All
+    /// Starts to save the trainer's state; until [`PendingSave::release`] its weights and optimizer must not be updated. All
     /// ranks call this together.
     ///
     /// # Errors
     /// If the system refuses a folder or a thread. Later failures of the file system are reported when the saving ends;
     /// earlier checkpoints stay.
-    pub fn begin(&self, trainer: &Trainer, progress: &Progress) -> Result<Saving> {
+    pub fn begin(&self, trainer: &Trainer, progress: &Progress) -> Result<PendingSave> {
         trainer.params.settle(&trainer.device);
         let mesh = &trainer.device.mesh;
         let temporary = self.folder.join(temporary_name(progress.step));
@@ -108,7 +108,7 @@ impl Checkpoints {
         let progress = Progress { amax: trainer.amax(), ..progress.clone() };
         let job = Job { checkpoints, place, progress, optimizer_step, exports };
         // A rank without a thread would leave the others waiting for its files.
-        outcome(&trainer.device, Saving::start(job, shares))
+        outcome(&trainer.device, PendingSave::start(job, shares))
     }
 
     /// Advances the newest checkpoint to `progress` if it is of the same step and so has the same tensors; returns

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use fathom_grad::{ProjectedState, Projecting, Pull, Scope};
+use fathom_grad::{ProjectedState, Pull, ResidentProjections, Scope};
 use fathom_model::{Model, Spec, StateProjections};
 use fathom_tensor::{Category, DType, Device, RowDistance, Tensor};
 
@@ -104,7 +104,7 @@ struct Comparison<'a> {
     /// Sums of the loss and of the mean distance.
     sums: [&'a Tensor; 2],
     /// Projections to the teacher's width, and the list for their inputs and gradients.
-    projecting: Option<&'a (Projecting, Rc<RefCell<Vec<ProjectedState>>>)>,
+    projecting: Option<&'a (ResidentProjections, Rc<RefCell<Vec<ProjectedState>>>)>,
 }
 
 impl Comparison<'_> {

@@ -58,7 +58,7 @@ mod weights;
 
 pub use adapted::adapted;
 pub use blend::{Stores, needs_corpus};
-pub use checkpoint::{Base, Checkpoint, Checkpoints, SaveStats, Saving, compare_checkpoints};
+pub use checkpoint::{Base, Checkpoint, Checkpoints, PendingSave, SaveStats, compare_checkpoints};
 pub use distill::Distill;
 pub use error::{Error, Result};
 pub use held_out::held_out;

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fathom_grad::{Batch, ContextLayout, Head, Jitter, Labels, LayoutSizes, PIECES, Scope, Sharing, Spread};
+use fathom_grad::{
+    Batch, ContextLayout, Head, Jitter, Labels, LayoutSizes, PIECES, Scope, SharedStream, Spread,
+};
 use fathom_model::{LoadedModel, Model, ModelView, PackedTokens};
 use fathom_tensor::choice::kept_bytes;
 use fathom_tensor::mesh::Axis;
@@ -142,7 +144,7 @@ impl<'a> DeviceMicroBatch<'a> {
         let cut =
             LayoutSizes { tokens, cp: grid.cp, chunk, windows, dynamic, pieces: states.map(|_| PIECES) };
         let layout = ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|why| panic!("step: {why}"));
-        let sharing = Sharing { layout: &layout, comm: &[how.ranks.cp_comm], states };
+        let sharing = SharedStream { layout: &layout, comm: &[how.ranks.cp_comm], states };
         let drops = how.goal.drops.filter(|_| model.spec.drops());
         let (source, mut batch) = match &micro.source {
             None => (None, model.batch_of(device, packed, how.caps, &sharing)),
@@ -248,7 +250,7 @@ impl<'a> DeviceMicroBatch<'a> {
         if !device.machine.has_data() {
             return device.empty(1, tokens, DType::F32, Category::Data);
         }
-        let sharing = Sharing { layout: &self.layout, comm: &[], states: None };
+        let sharing = SharedStream { layout: &self.layout, comm: &[], states: None };
         let own = own(device, &sharing, of_head(&self.order), values);
         device.from_f32(1, tokens, &own, Category::Data)
     }
@@ -261,7 +263,8 @@ impl<'a> DeviceMicroBatch<'a> {
             return device.empty(rows, width, DType::F32, Category::Data);
         }
         let tokens: Vec<usize> = (0..self.layout.tokens()).collect();
-        let own = Sharing { layout: &self.layout, comm: &[], states: None }.own(device, &tokens).into_owned();
+        let own =
+            SharedStream { layout: &self.layout, comm: &[], states: None }.own(device, &tokens).into_owned();
         let first = if rows == self.batch.tokens { 0 } else { device.mesh.index(Axis::Tp) * rows };
         let token = |at: usize| own[self.order.as_ref().map_or(at, |orders| orders[1][at])];
         let of_row = |row: usize| &values[token(first + row) * width..][..width];
@@ -310,7 +313,7 @@ fn jitter(
     device: &Device,
     noise: Noise,
     micro: &MicroBatch,
-    (sharing, order): (&Sharing<'_>, &Option<[Vec<usize>; 2]>),
+    (sharing, order): (&SharedStream<'_>, &Option<[Vec<usize>; 2]>),
     hidden: usize,
 ) -> Jitter {
     device.pool.enter("noise", -1);
@@ -352,7 +355,12 @@ fn of_head(order: &Option<[Vec<usize>; 2]>) -> Option<&[usize]> {
 }
 
 /// This rank's part of one value per token of the stream, in the order of the head.
-fn own<T: Copy>(device: &Device, sharing: &Sharing<'_>, order: Option<&[usize]>, values: &[T]) -> Vec<T> {
+fn own<T: Copy>(
+    device: &Device,
+    sharing: &SharedStream<'_>,
+    order: Option<&[usize]>,
+    values: &[T],
+) -> Vec<T> {
     let own = sharing.own(device, values);
     match order {
         Some(order) => order.iter().map(|token| own[*token]).collect(),

@@ -6,7 +6,7 @@ use fathom_model::Retrieval;
 use fathom_tensor::Distance;
 
 use crate::distill::Distill;
-use crate::encoder::{Contrast, LabelLoss, Labelled, Masked, Pooling};
+use crate::encoder::{Contrast, LabelLoss, LabelObjective, MaskedObjective, Pooling};
 use crate::hidden_loss::HiddenLoss;
 use crate::objective::{Best, CrossEntropy, Dft, Objective};
 use crate::preference::{Divergence, KtoObjective, PairLoss, Pairs, Responses, Reward, RewardLoss, Settings};
@@ -51,7 +51,7 @@ pub(crate) fn objective(recipe: &Recipe) -> Result<Arc<dyn Objective>, Wrong> {
         MethodName::Steerlm2 => Arc::new(Responses { group: table.responses.max(2) }),
         MethodName::Reward => Arc::new(reward(table)?),
         MethodName::Mlm if table.loss != LossName::Auto => return Err(not_its_own(table)),
-        MethodName::Mlm => Arc::new(Masked { share: table.mask_share }),
+        MethodName::Mlm => Arc::new(MaskedObjective { share: table.mask_share }),
         MethodName::SpanCorruption | MethodName::Seq2seq if table.loss != LossName::Auto => {
             return Err(not_its_own(table));
         }
@@ -268,7 +268,7 @@ fn contrast(table: &ObjectiveTable) -> Contrast {
     Contrast { group, pooling, temperature: table.contrast_temperature, widths }
 }
 
-fn rerank(table: &ObjectiveTable) -> Result<Labelled, Wrong> {
+fn rerank(table: &ObjectiveTable) -> Result<LabelObjective, Wrong> {
     let loss = match table.loss {
         LossName::Auto | LossName::Pointwise => LabelLoss::EachOf,
         LossName::Pairs => LabelLoss::Pairs,
@@ -282,10 +282,10 @@ fn rerank(table: &ObjectiveTable) -> Result<Labelled, Wrong> {
             format!("is 0, and objective.loss = \"{}\" compares texts of a row; give at least 1", table.loss);
         return Err(("negatives", message));
     }
-    Ok(Labelled { name: "rerank", loss, group: if alone { 1 } else { 1 + table.negatives } })
+    Ok(LabelObjective { name: "rerank", loss, group: if alone { 1 } else { 1 + table.negatives } })
 }
 
-fn classify(table: &ObjectiveTable) -> Result<Labelled, Wrong> {
+fn classify(table: &ObjectiveTable) -> Result<LabelObjective, Wrong> {
     let loss = match table.loss {
         LossName::Auto => LabelLoss::OneOf,
         LossName::MultiLabel => LabelLoss::EachOf,
@@ -307,7 +307,7 @@ fn classify(table: &ObjectiveTable) -> Result<Labelled, Wrong> {
         );
         return Err(("labels", message));
     }
-    Ok(Labelled { name: "classify", loss, group: 1 })
+    Ok(LabelObjective { name: "classify", loss, group: 1 })
 }
 
 fn reward(table: &ObjectiveTable) -> Result<Reward, Wrong> {

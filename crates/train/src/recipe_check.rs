@@ -7,7 +7,7 @@ mod rows;
 
 use std::collections::BTreeMap;
 
-use fathom_base::recipe::{Allowed, Loaded, keys};
+use fathom_base::recipe::{AllowedRange, Loaded, keys};
 use fathom_base::{Error as Unloadable, human};
 
 use crate::adapted::check_adapter;
@@ -61,7 +61,7 @@ const TRAINING: [Check; 7] = [given, lengths, rows::check, of_policy, z_loss, ex
 /// # Errors
 /// The first number outside, with its place.
 pub fn check_numbers(loaded: &Loaded<Recipe>) -> Result<()> {
-    let allowed: BTreeMap<String, Allowed> =
+    let allowed: BTreeMap<String, AllowedRange> =
         keys::<Recipe>().into_iter().filter_map(|key| Some((key.path, key.allowed?))).collect();
     for row in loaded.rows() {
         let Some(allowed) = allowed.get(&starred(&row.path)) else { continue };

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 
-use crate::encoder::Masking;
+use crate::encoder::MaskingRule;
 use crate::error::Result;
 use crate::recipe::{MethodName, Recipe};
-use crate::retrieval::Retrieving;
-use crate::seq2seq::Pairing;
+use crate::retrieval::RetrievalRule;
+use crate::seq2seq::PairingRule;
 use crate::source::Rule;
 
 /// The rule of a recipe; `None` if it predicts the next token of a text as it is.
@@ -23,11 +23,11 @@ pub(crate) fn rule(
 ) -> Result<Option<Arc<dyn Rule>>> {
     Ok(match (recipe.objective.method, recipe.objective.seq2seq()) {
         (MethodName::Retro, _) => match corpus {
-            Some(corpus) => Some(Arc::new(Retrieving::new(recipe, corpus, tokenizer)?)),
+            Some(corpus) => Some(Arc::new(RetrievalRule::new(recipe, corpus, tokenizer)?)),
             None => None,
         },
-        (MethodName::Mlm, _) => Some(Arc::new(Masking::new(recipe, tokenizer)?)),
-        (_, Some(objective)) => Some(Arc::new(Pairing::new(recipe, objective, tokenizer)?)),
+        (MethodName::Mlm, _) => Some(Arc::new(MaskingRule::new(recipe, tokenizer)?)),
+        (_, Some(objective)) => Some(Arc::new(PairingRule::new(recipe, objective, tokenizer)?)),
         _ => None,
     })
 }

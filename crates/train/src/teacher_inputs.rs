@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use fathom_grad::{Batch, Sharing};
+use fathom_grad::{Batch, SharedStream};
 use fathom_model::{LoadedModel, PackedTokens};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
@@ -25,7 +25,7 @@ impl TeacherInputs {
         (device, how): (&Device, &InStep),
         teacher: Option<&LoadedModel>,
         micro: &MicroBatch,
-        (sharing, order): (&Sharing<'_>, &dyn Fn() -> Vec<usize>),
+        (sharing, order): (&SharedStream<'_>, &dyn Fn() -> Vec<usize>),
         tokens: usize,
     ) -> Option<TeacherInputs> {
         let teacher_use = how.goal.objective.teacher()?;
@@ -33,7 +33,7 @@ impl TeacherInputs {
             let packed = PackedTokens { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
             let model = &teacher?.model;
             // Its layers may pass no states, or read more rows.
-            let sharing = &Sharing { states: None, ..*sharing };
+            let sharing = &SharedStream { states: None, ..*sharing };
             return Some(TeacherInputs::Model(Rc::new(model.batch_of(device, packed, how.caps, sharing))));
         };
         if !device.machine.has_data() {

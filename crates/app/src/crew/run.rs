@@ -9,7 +9,7 @@ use super::members::{Crew, deadline};
 use super::world::World;
 use crate::error::{Context, Error, Result, in_full, refuse};
 use crate::job::Job;
-use crate::machine::{Machine, Opened};
+use crate::machine::{Machine, RankGpu};
 use crate::place::RankPlace;
 
 /// Runs `first` on this thread as the first rank of a job's mesh. The other ranks are processes that call this function
@@ -30,7 +30,7 @@ pub fn run<T>(
         }
         Crew::Processes { world: World::Nccl(world, library), place } => {
             let opened = machine.gpu(*place)?;
-            let Opened { machine, budget } = opened.context("NCCL connects devices, and there is none")?;
+            let RankGpu { machine, budget } = opened.context("NCCL connects devices, and there is none")?;
             let mesh = Mesh::new(grid, world.link(&machine, library)?);
             return guarded(mesh.clone(), || first(Device::on_mesh(machine, budget, mesh)));
         }
@@ -72,9 +72,9 @@ pub fn on_threads<T>(
 }
 
 /// Reports to the other ranks when a rank's thread unwinds.
-struct Unwinding(Mesh);
+struct PanicReporter(Mesh);
 
-impl Drop for Unwinding {
+impl Drop for PanicReporter {
     fn drop(&mut self) {
         if let (true, Some(link)) = (std::thread::panicking(), self.0.link()) {
             link.abort("it panicked; its message is above");
@@ -94,7 +94,7 @@ fn one<T>(
 
 /// Runs a rank's work and reports its failure to the others.
 fn guarded<T>(mesh: Mesh, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let _unwinding = Unwinding(mesh.clone());
+    let _unwinding = PanicReporter(mesh.clone());
     let result = work();
     if let (Err(error), Some(link)) = (&result, mesh.link()) {
         link.abort(&in_full(error));

@@ -68,7 +68,7 @@ mod tests {
 
     use fathom_base::clock::Clock;
     use fathom_guard::{
-        AnswerStream, Beginning, Config, Context, Direction, Engine, Metrics, Needs, Subject,
+        AnswerStart, AnswerStream, Config, Context, Direction, Engine, Metrics, Needs, Subject,
     };
 
     use super::{Detectors, Entity};
@@ -159,7 +159,7 @@ mod tests {
             }
             let whole = engine.judge(&text, &subject()).text;
             for _ in 0..chunkings {
-                let mut stream = AnswerStream::new(engine.clone(), subject(), &Beginning::default());
+                let mut stream = AnswerStream::new(engine.clone(), subject(), &AnswerStart::default());
                 let (mut out, mut at) = (String::new(), 0);
                 let most = [1, 4, 16, 100][random.below(4)];
                 while at < text.len() {

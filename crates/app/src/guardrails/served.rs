@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fathom_base::{
     Administer, Conversation, Describe, Evaluate, Generate, GenerateRequest, Load, ModelCard, Numbers,
-    Reading, Result, Service, Sink, TextIds, TextPair, Ticket, Tokenize, VectorSink,
+    Result, Service, Sink, SpecialTokens, TextIds, TextPair, Ticket, Tokenize, VectorSink,
 };
 
 /// Starts the model that has a name; `None` if the server has no such model.
@@ -87,7 +87,7 @@ impl Describe for ServedModel {
 }
 
 impl Tokenize for ServedModel {
-    fn encode(&self, text: &str, reading: Reading) -> Result<Vec<u32>> {
+    fn encode(&self, text: &str, reading: SpecialTokens) -> Result<Vec<u32>> {
         self.current().encode(text, reading)
     }
 

@@ -13,7 +13,7 @@ use fathom_text::Tokenizer;
 
 use super::facts::pad_token;
 use super::fingerprint;
-use super::thread::{ModelThread, Opening};
+use super::thread::{ModelThread, ReadyReporter};
 use crate::error::{Error, Result, caught, refuse};
 use crate::events::Events;
 use crate::machine::Machine;
@@ -46,7 +46,7 @@ impl EncoderHost {
             );
         }
         let (machine, own) = (machine.again(), folder.clone());
-        let work = move |opening: &Opening<()>| {
+        let work = move |opening: &ReadyReporter<()>| {
             exported::verify(&own)?;
             let tokenizer = Arc::new(models::tokenizer(&own)?);
             let device = machine.open()?;

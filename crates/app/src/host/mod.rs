@@ -27,7 +27,7 @@ use crate::models::{self, TextModel};
 pub use encoder::EncoderHost;
 pub(crate) use encoder::encoder_facts;
 pub(crate) use facts::FactsOf;
-pub(crate) use thread::{ModelThread, Opening, ended};
+pub(crate) use thread::{ModelThread, ReadyReporter, ended};
 
 /// Events of a request that wait for its reader.
 const RELAYED: usize = 64;
@@ -107,7 +107,7 @@ impl Host {
         let name =
             model.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned());
         let called = name.clone();
-        let work = move |opening: &Opening<HostFacts>| {
+        let work = move |opening: &ReadyReporter<HostFacts>| {
             let ready = models::open_with(&model, adapter.as_deref(), dtype, &machine, opening)?;
             let TextModel { folder, tokenizer, loaded } = ready;
             let _revocable = machine.revocable(&loaded.device);

@@ -25,12 +25,12 @@ enum Message<T> {
 }
 
 /// Reports to the thread that waits for the model, until the model is ready.
-pub(crate) struct Opening<T> {
+pub(crate) struct ReadyReporter<T> {
     to: Sender<Message<T>>,
     over: AtomicBool,
 }
 
-impl<T> Opening<T> {
+impl<T> ReadyReporter<T> {
     /// Announces that the model takes requests; returns false if the one who waited has gone.
     pub fn ready(&self, service: Handle, found: T) -> bool {
         self.over.store(true, Ordering::Relaxed);
@@ -43,7 +43,7 @@ impl<T> Opening<T> {
     }
 }
 
-impl<T: Send> Events for Opening<T> {
+impl<T: Send> Events for ReadyReporter<T> {
     fn on(&self, event: Event) {
         // There is no listener once the model is ready.
         _ = self.to.send(Message::Event(event));
@@ -59,12 +59,12 @@ impl<T: Send + 'static> ModelThread<T> {
     pub fn start(
         name: &str,
         events: &dyn Events,
-        work: impl FnOnce(&Opening<T>) -> Result<()> + Send + 'static,
+        work: impl FnOnce(&ReadyReporter<T>) -> Result<()> + Send + 'static,
     ) -> Result<ModelThread<T>> {
         let (send, receive) = channel();
         let thread = thread::Builder::new()
             .name(format!("model {name}"))
-            .spawn(move || work(&Opening { to: send, over: AtomicBool::new(false) }))?;
+            .spawn(move || work(&ReadyReporter { to: send, over: AtomicBool::new(false) }))?;
         match ready(&receive, events) {
             Some((service, found)) => Ok(ModelThread { service, found, thread }),
             None => match ended(thread) {

@@ -90,7 +90,7 @@ fn cargo_home() -> Option<PathBuf> {
 }
 
 /// Outcome of a lesson.
-pub enum Taught {
+pub enum LessonOutcome {
     /// The run's report, with the lesson in it.
     Reported(Box<Report>),
     /// No time was left for the lesson, or it was reported before.
@@ -109,11 +109,11 @@ pub fn teach(
     length: &Length,
     order: &Order,
     events: &dyn Events,
-) -> Result<Taught> {
+) -> Result<LessonOutcome> {
     let (clock, folder) = (&order.clock, job.folder.join("lesson"));
     let (taught, began_s) = (job.folder.join("taught"), clock.now_s());
     if taught.join("config.json").exists() {
-        return Ok(Taught::Nothing);
+        return Ok(LessonOutcome::Nothing);
     }
     held_out.truncate(MEASURED);
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -135,13 +135,13 @@ pub fn teach(
     let look_s = clock.now_s() - began_s;
     let Some(setting) = left(length, look_s) else {
         events.line("no time is left for the lesson; --minutes gives it some");
-        return Ok(Taught::Nothing);
+        return Ok(LessonOutcome::Nothing);
     };
     let lesson = lesson_job(job, &folder, &setting, events)?;
     let trained = train(&lesson, order, events)?;
     // A lesson that ended earlier has no report here; it may have been stopped before its results were reported.
     if trained.outcome == Outcome::Interrupted {
-        return Ok(Taught::Interrupted);
+        return Ok(LessonOutcome::Interrupted);
     }
     let after = look(job, Some(&folder.join(adapters::FOLDER)), &held_out, &folder, events)?;
     merge(&folder, &taught, events)?;
@@ -150,7 +150,7 @@ pub fn teach(
         Length::Steps(_) => 0.0,
     };
     let page = report_of(job, &lesson, [before, after], [clock.now_s() - began_s, given_s])?;
-    Ok(Taught::Reported(Box::new(page)))
+    Ok(LessonOutcome::Reported(Box::new(page)))
 }
 
 /// Returns the setting that limits the length of the lesson's run, if there is time for one; a measurement that takes

@@ -6,7 +6,7 @@ mod open;
 use fathom_cuda::libs::{Probe, Search, probe};
 
 pub use found::Machine;
-pub use open::Opened;
+pub use open::RankGpu;
 
 /// Probes all CUDA devices and libraries, for `fathom doctor`.
 pub fn cuda() -> Probe {

@@ -14,7 +14,7 @@ use crate::place::RankPlace;
 use crate::{profiles, resources};
 
 /// A GPU opened for one rank.
-pub struct Opened {
+pub struct RankGpu {
     /// The GPU.
     pub machine: Arc<Cuda>,
     /// Memory budget of the rank, in bytes.
@@ -79,7 +79,7 @@ impl Machine {
     ///
     /// # Errors
     /// A requested device that is missing or fails.
-    pub fn gpu(&self, place: RankPlace) -> Result<Option<Opened>> {
+    pub fn gpu(&self, place: RankPlace) -> Result<Option<RankGpu>> {
         let wanted = match self.asked.kind {
             MachineKind::Cpu | MachineKind::Meta => return Ok(None),
             MachineKind::Auto => false,
@@ -104,7 +104,7 @@ impl Machine {
         let share = self.asked.memory_bytes.map(|bytes| bytes / together);
         let budget = share.unwrap_or_else(|| cuda.profile().pool_bytes(free, together));
         debug_assert!(cuda.has_data());
-        Ok(Some(Opened { machine: Arc::new(cuda), budget }))
+        Ok(Some(RankGpu { machine: Arc::new(cuda), budget }))
     }
 
     fn host_budget(&self) -> u64 {

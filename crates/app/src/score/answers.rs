@@ -4,7 +4,7 @@ use std::io::Write;
 
 use fathom_base::{Continuation, LanguageModel};
 use fathom_text::chat::Template;
-use fathom_text::lessons::{Lesson, Lessons, Rows, Teaching};
+use fathom_text::lessons::{Lesson, LessonConversion, Lessons, Rows};
 use serde_json::{Value, json};
 
 use super::request::{Request, created, write};
@@ -31,7 +31,7 @@ pub(super) fn score(request: &Request, host: &Host, template: Option<&Template>)
     }
     let model = reference::named(&reference::hash(folder)?);
     let end = tokenizer.require_eos()?;
-    let teaching = Teaching { max_tokens: usize::MAX, ..Teaching::default() };
+    let teaching = LessonConversion { max_tokens: usize::MAX, ..LessonConversion::default() };
     let (mut out, mut rows) = (created(request)?, 0);
     let read = Lessons::new(vec![request.data.clone()], (tokenizer, template), &teaching);
     for (row, documents) in Rows::open(&request.data)?.zip(read) {

@@ -23,17 +23,17 @@ use super::sizes::{self, Sizes};
 use crate::adapters::{self, BaseQuantization};
 use crate::error::{Error, Result, caught, in_full, refuse};
 use crate::events::Silent;
-use crate::host::{FactsOf, ModelThread, Opening, fingerprint};
+use crate::host::{FactsOf, ModelThread, ReadyReporter, fingerprint};
 use crate::models;
 
 /// Delay before a failed engine is restarted.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Opens a model, announces it and serves requests until all handles are dropped.
-pub(super) type Serving = fn(&str, &Path, &Order, Opener<'_>) -> Result<()>;
+pub(super) type ServeFn = fn(&str, &Path, &Order, Opener<'_>) -> Result<()>;
 
 /// Receiver of the opened model's handle, and the watch over its thread.
-pub(super) type Opener<'a> = (&'a Opening<Sizes>, &'a Watch);
+pub(super) type Opener<'a> = (&'a ReadyReporter<Sizes>, &'a Watch);
 
 /// Receives the failures of running engines.
 #[derive(Clone)]
@@ -71,10 +71,10 @@ pub(super) fn start(
     path: &Path,
     order: &Order,
     watch: &Watch,
-    serving: Serving,
+    serving: ServeFn,
 ) -> Result<ModelThread<Sizes>> {
     let (own, path, order, watch) = (name.to_string(), path.to_path_buf(), order.clone(), watch.clone());
-    let work = move |opening: &Opening<Sizes>| match serving(&own, &path, &order, (opening, &watch)) {
+    let work = move |opening: &ReadyReporter<Sizes>| match serving(&own, &path, &order, (opening, &watch)) {
         Err(error) if opening.is_over() => {
             watch.ended(&own, error);
             Ok(())

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fathom_base::recipe::{Layers, Loaded};
 use fathom_serve::{
-    ApiKeys, KnowledgeBase, Listening, Opening, Rails, Recipe, ServerState, Settings, is_loopback,
+    ApiKeys, KnowledgeBase, Rails, Recipe, ServeOptions, ServerAddresses, ServerState, Settings, is_loopback,
 };
 use fathom_train::recipe::Precision;
 use hosted::Watch;
@@ -31,7 +31,7 @@ use crate::retrieval::{Library, LibraryOptions};
 
 pub use fathom_engine::probe as compile_structure;
 pub use fathom_engine::{KeptModel, StoreLocation};
-pub use order::{Around, Order};
+pub use order::{Order, ServerLinks};
 pub use sizes::Sizes;
 
 /// Time that engines are given to end.
@@ -86,20 +86,20 @@ pub fn settings(file: Option<&Path>, settings: &[String]) -> Result<Settings> {
 /// A configuration that is refused; unusable API keys; a port in use.
 pub fn serve_checks(
     (folder, machine): (&Path, &Machine),
-    (at, keys): (&Listening, Option<&Path>),
+    (at, keys): (&ServerAddresses, Option<&Path>),
     version: &str,
-    around: &Around<'_>,
+    around: &ServerLinks<'_>,
 ) -> Result<()> {
     let rails = guardrails::rails(folder, machine, Arc::default())?;
     let keys = keys.map_or_else(|| Ok(ApiKeys::none()), ApiKeys::read)?;
     fathom_serve::check(at, &keys)?;
-    let opening = Opening {
+    let opening = ServeOptions {
         keys,
         open: !is_loopback(&at.host),
         log: around.log.clone(),
         version: version.to_string(),
         rails: Some(rails),
-        ..Opening::default()
+        ..ServeOptions::default()
     };
     fathom_serve::serve(&Arc::new(ServerState::new(opening)), at, around.stop, around.heard)?;
     Ok(())
@@ -162,7 +162,7 @@ pub fn sizes(order: &Order, events: &dyn Events) -> Result<Vec<(String, Sizes)>>
 ///
 /// # Errors
 /// No model there; out of memory; two models of one name; unusable API keys; a port in use.
-pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
+pub fn serve(order: &Order, around: &ServerLinks<'_>) -> Result<()> {
     let named = order.named()?;
     let keys = match &order.keys {
         Some(file) => ApiKeys::read(file)?,
@@ -204,7 +204,7 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
         adapters.filter_map(otherwise).for_each(|said| around.events.warn(&said));
         started.push((served.name.clone(), service));
     }
-    let opening = Opening {
+    let opening = ServeOptions {
         settings: order.settings.clone(),
         keys,
         open,

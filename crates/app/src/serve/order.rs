@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use fathom_serve::{Listening, Log, Settings};
+use fathom_serve::{Log, ServerAddresses, Settings};
 use fathom_tensor::PageFormat;
 use fathom_train::recipe::{Machine as Asked, MachineKind, Precision};
 
@@ -45,7 +45,7 @@ pub struct Order {
     /// Keys of the server's recipe.
     pub settings: Settings,
     /// Address to listen on.
-    pub at: Listening,
+    pub at: ServerAddresses,
     /// File of API keys; `None` requires no key.
     pub keys: Option<PathBuf>,
     /// Version of the program.
@@ -58,7 +58,7 @@ pub struct Order {
 }
 
 /// Connections between the program and a running server.
-pub struct Around<'a> {
+pub struct ServerLinks<'a> {
     /// Set to stop the server.
     pub stop: &'a Arc<AtomicBool>,
     /// Receives lines of the log.

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use fathom_base::{Administer, Service};
 use fathom_serve::Reload;
 
-use super::hosted::{self, Serving, Watch};
+use super::hosted::{self, ServeFn, Watch};
 use super::order::Order;
 use super::sizes::Sizes;
 use super::{encoder, ranks};
@@ -116,7 +116,7 @@ impl Roster {
 
     /// Starts the engine and loads its adapters.
     fn open(&self, served: &RosterEntry, order: &Order) -> Result<StartedModel> {
-        let serving: Serving = if models::is_encoder(&served.path) {
+        let serving: ServeFn = if models::is_encoder(&served.path) {
             encoder::run
         } else if order.mesh.is_spread() {
             ranks::run

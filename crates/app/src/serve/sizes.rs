@@ -7,7 +7,7 @@ use fathom_base::{GenerateRequest, human};
 use fathom_engine::{Capacity, Engine, Limits, Scheduler, layer_page_bytes, page_buffers_bytes, page_bytes};
 use fathom_grad::Params;
 use fathom_model::{HfFolder, Model, ModelView, SafeTensors, Spec};
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Meta, PAGE_ROWS};
 use fathom_text::Tokenizer;
 
@@ -244,7 +244,7 @@ pub(super) fn imagined(device: &Device) -> Device {
     match grid.ranks() {
         1 => Device::new(machine, u64::MAX),
         ranks => {
-            let link = Box::new(Imagined::new(device.mesh.rank(), ranks));
+            let link = Box::new(CountingLink::new(device.mesh.rank(), ranks));
             Device::on_mesh(machine, u64::MAX, Mesh::new(grid, link))
         }
     }
@@ -257,7 +257,7 @@ pub(super) fn whole(device: &Device) -> Device {
 
 /// Returns one rank of a grid whose other ranks do not exist.
 pub(super) fn lone(grid: Grid, rank: usize) -> Mesh {
-    Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())))
+    Mesh::new(grid, Box::new(CountingLink::new(rank, grid.ranks())))
 }
 
 /// Checks that the room for pages holds the wanted number of tokens; `needed` is the bytes required there, and in

@@ -15,7 +15,7 @@ use fathom_base::metrics::events::{self, Data, DataSource, DroppedText};
 use fathom_curate::{store_prefix, tokenizer_dir};
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
-use fathom_text::lessons::{Lesson, Lessons, Teaching, Truncation};
+use fathom_text::lessons::{Lesson, LessonConversion, Lessons, Truncation};
 use fathom_text::loader::{LengthCounts, Spec, is_held_out, shortened};
 use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
 use fathom_train::stage::loader_spec;
@@ -40,7 +40,7 @@ const SHOWN: usize = 2000;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct StoreKey {
     version: u32,
-    teaching: Teaching,
+    teaching: LessonConversion,
     held_out: f64,
     max_rows_dropped: u64,
     /// Path and BLAKE3 hash of each file.

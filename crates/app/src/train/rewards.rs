@@ -9,7 +9,7 @@ use fathom_text::lessons::{Prompt, prompts};
 use fathom_train::policy::environment::{Environment, EpisodeReward};
 use fathom_train::policy::reward::WeightedReward;
 use fathom_train::policy::rules::RuleName;
-use fathom_train::policy::{Playing, Rolling, Rollouts, rules};
+use fathom_train::policy::{EpisodePlayer, RolloutInputs, Rollouts, rules};
 use serde_json::Value;
 
 use super::environment::Tool;
@@ -67,7 +67,7 @@ pub fn rollouts(job: &Job, judges: &Judges, outside: &Outside<'_>) -> Result<Rol
         });
     }
     let writer = writer(tokenizer, recipe.rl.sequences);
-    Ok(Rollouts(Rc::new(Rolling {
+    Ok(Rollouts(Rc::new(RolloutInputs {
         fingerprint: fingerprint(&prompts),
         prompts,
         rollout: Box::new(writer),
@@ -81,7 +81,7 @@ fn playing(
     job: &Job,
     (tokenizer, prompts): (&Rc<Tokenizer>, &[Prompt]),
     outside: &Outside<'_>,
-) -> Result<Option<Playing>> {
+) -> Result<Option<EpisodePlayer>> {
     let table = &job.recipe().environment;
     if !table.is_on() {
         return Ok(None);
@@ -103,7 +103,7 @@ fn playing(
         follow.check(first).map_err(|why| job.loaded.refuse("environment.role", why))?;
     }
     let (weight, failed_reward) = (table.weight, table.failed_reward);
-    Ok(Some(Playing { environment, follow, weight, failed_reward }))
+    Ok(Some(EpisodePlayer { environment, follow, weight, failed_reward }))
 }
 
 /// Reads the prompts of the recipe's files.

@@ -8,7 +8,7 @@ use fathom_app::guardrails::{GuardModels, ServedModels, audit, audit_server, nee
 use fathom_app::serve::Order;
 use fathom_app::{Machine, Silent, train};
 use fathom_base::clock::Clock;
-use fathom_base::{Numbers, Reading, Service};
+use fathom_base::{Numbers, Service, SpecialTokens};
 use fathom_guard::evaluation::{Probe, ProbeOutcome, probes};
 use fathom_guard::needs::Models;
 use fathom_guard::{Config, Context, Direction, Needs, Opinion, RailInput, Until, perplexity};
@@ -73,9 +73,9 @@ fn a_judges_score_is_the_models_own_probability() {
     };
     for text in ["the old river", "stones carry light"] {
         let found = opinion(&rail("prompt = 'Is {{ text }} bad?'"), &needs, text);
-        let begin = service.encode("", Reading::Prompt).unwrap();
-        let own = |text: &str| service.encode(text, Reading::Rendered).unwrap();
-        let middle = service.encode(text, Reading::Text).unwrap();
+        let begin = service.encode("", SpecialTokens::Prompt).unwrap();
+        let own = |text: &str| service.encode(text, SpecialTokens::Rendered).unwrap();
+        let middle = service.encode(text, SpecialTokens::Text).unwrap();
         let ids = [begin, own("Is "), middle, own(" bad?\n\n")].concat();
         let [yes, no] = masses(&*service, &next(&*service, &ids));
         let expected = yes / (yes + no);
@@ -91,7 +91,7 @@ fn a_judges_score_is_the_models_own_probability() {
 
     let text = "the old river under a bridge";
     let found = perplexity(&*service, text, 1 << 15, &|| true).unwrap().unwrap();
-    let ids = service.encode(text, Reading::Text).unwrap();
+    let ids = service.encode(text, SpecialTokens::Text).unwrap();
     let losses = (1..ids.len()).map(|at| -next(&*service, &ids[..at])[ids[at] as usize].ln());
     let expected = (losses.sum::<f64>() / (ids.len() - 1) as f64).exp();
     assert!((found.by_windows / expected - 1.0).abs() < 1e-4, "{found:?} {expected}");

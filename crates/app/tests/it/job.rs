@@ -9,7 +9,7 @@ use fathom_base::{Flow, Sampling};
 use fathom_train::Outcome;
 use fathom_train::recipe::MachineKind;
 
-use crate::{Heard, small};
+use crate::{TextSink, small};
 
 /// A job that is resolved once gives the figures that the program prints.
 #[test]
@@ -26,7 +26,7 @@ fn a_recipe_is_planned_trained_measured_and_asked() {
         .collect();
     assert!(planned.len() == 3 && planned[0] < planned[2], "{planned:?}");
 
-    let heard = Heard::default();
+    let heard = TextSink::default();
     let trained = train(&job, &Order { command: "a test".into(), ..Order::default() }, &heard).unwrap();
     assert_eq!((trained.outcome, trained.unsaved), (Outcome::Finished, None));
     let report = trained.report.unwrap();
@@ -84,7 +84,7 @@ fn ranks_are_threads_of_the_program() {
         2 => job,
         ranks => panic!("{ranks} ranks"),
     };
-    let heard = Heard::default();
+    let heard = TextSink::default();
     let trained = train(&job, &Order::default(), &heard).unwrap();
     assert_eq!((trained.outcome, heard.count("step: ")), (Outcome::Finished, 6), "{}", heard.all());
     assert!(job.folder.join("model/config.json").is_file());

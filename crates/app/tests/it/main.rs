@@ -37,9 +37,9 @@ use fathom_app::{Event, Events, Job, library};
 
 /// Records events as text.
 #[derive(Default)]
-struct Heard(Mutex<Vec<String>>);
+struct TextSink(Mutex<Vec<String>>);
 
-impl Heard {
+impl TextSink {
     /// Counts the events that begin with a text.
     fn count(&self, beginning: &str) -> usize {
         self.0.lock().unwrap().iter().filter(|text| text.starts_with(beginning)).count()
@@ -50,7 +50,7 @@ impl Heard {
     }
 }
 
-impl Events for Heard {
+impl Events for TextSink {
     fn on(&self, event: Event) {
         let text = match event {
             Event::Note(text) => format!("note: {text}"),
@@ -105,7 +105,7 @@ fn small(folder: &Path, settings: &[&str]) -> Job {
     let keys = keys.iter().chain(settings).map(ToString::to_string);
     let settings: Vec<String> = keys.chain(own).collect();
     let loaded = library::load(library::layers("quickstart", &settings)).unwrap();
-    Job::new(loaded, &Heard::default()).unwrap()
+    Job::new(loaded, &TextSink::default()).unwrap()
 }
 
 /// The folder `text` with forty documents of generated sentences, written unless it is there.

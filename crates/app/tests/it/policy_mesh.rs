@@ -20,7 +20,7 @@ use fathom_text::Tokenizer;
 use fathom_text::lessons::Prompt;
 use fathom_train::parallel::Ranks;
 use fathom_train::policy::reward::{Reward, RewardInput, WeightedReward};
-use fathom_train::policy::{Rolling, Rollouts, planned};
+use fathom_train::policy::{RolloutInputs, Rollouts, planned};
 use fathom_train::recipe::{MachineKind, Recipe};
 use fathom_train::{Outcome, Source, Sources, StepShare, Trainer, Workload, stage};
 use serde_json::Value;
@@ -29,7 +29,7 @@ use crate::policy::{PROMPTS, bits, events, job, off_policy, prepare_with, writte
 use crate::policy_values::with_values;
 
 /// Results of a rank: log-probabilities that differ from the trainer's, and tokens of greedy answers.
-type Seen = (Vec<String>, Vec<Vec<u32>>);
+type RankResults = (Vec<String>, Vec<Vec<u32>>);
 
 /// Settings of generation and packing: temperature, chunk size with number of sequences, whether there are two turns,
 /// tokens of a stream.
@@ -67,7 +67,7 @@ fn part(device: &Device, folder: &Path, dtype: DType) -> Option<Trainer> {
     Some(Trainer::new(device, model, params))
 }
 
-fn seen(device: &Device, folder: &Path, (dtype, how): (DType, How)) -> Option<Seen> {
+fn seen(device: &Device, folder: &Path, (dtype, how): (DType, How)) -> Option<RankResults> {
     let mut trainer = part(device, folder, dtype)?;
     let (temperature, batching, turns, tokens) = how;
     let greedy = written(&trainer, 0..PROMPTS, 0.0, batching, false).into_iter().map(|doc| doc.ids).collect();
@@ -79,7 +79,7 @@ fn seen(device: &Device, folder: &Path, (dtype, how): (DType, How)) -> Option<Se
 }
 
 /// Returns the results of each rank of a grid.
-fn on_ranks(grid: Grid, folder: &Path, what: (DType, How)) -> Option<Vec<Seen>> {
+fn on_ranks(grid: Grid, folder: &Path, what: (DType, How)) -> Option<Vec<RankResults>> {
     let options = ThreadsOptions { deadline: Duration::from_secs(60), ..ThreadsOptions::default() };
     std::thread::scope(|scope| {
         let rank = |seat: Seat| {
@@ -182,7 +182,7 @@ pub(crate) fn rolled(recipe: &Recipe, reward: Box<dyn Reward>) -> Box<dyn Source
         row: serde_json::Map::new(),
         conversation: None,
     };
-    let rolling = Rolling {
+    let rolling = RolloutInputs {
         prompts: (0..6).map(prompt).collect(),
         fingerprint: "prompts".into(),
         rollout: Box::new(writer()),

@@ -39,7 +39,7 @@ fn the_head_of_a_reward_model_is_trained_with_its_adapter() {
         rows
     };
     for (out, more) in [("one", &[][..]), ("dp", &["mesh.dp=2"])] {
-        let heard = crate::Heard::default();
+        let heard = crate::TextSink::default();
         let run = job(folder, "reward.toml", out, more).unwrap();
         assert_eq!(train(&run, &Order::default(), &heard).unwrap().outcome, Outcome::Finished, "{out}");
         let adapter = folder.join(out).join("adapter");

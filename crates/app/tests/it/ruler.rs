@@ -14,10 +14,10 @@ use fathom_report::RunLog;
 use fathom_train::Outcome;
 use fathom_train::recipe::MachineKind;
 
-use crate::Heard;
+use crate::TextSink;
 
 /// Asks the run to stop after its first step.
-struct Stopper(Arc<AtomicBool>, Heard);
+struct Stopper(Arc<AtomicBool>, TextSink);
 
 impl Events for Stopper {
     fn on(&self, event: Event) {
@@ -72,12 +72,12 @@ fn an_extension_asks_rulers_rows_before_its_first_step_and_after_its_last_and_re
     base(folder.path());
     let job = extension(folder.path(), &["eval.ruler=[1536]"]);
     let stop = Arc::new(AtomicBool::new(false));
-    let stopper = Stopper(stop.clone(), Heard::default());
+    let stopper = Stopper(stop.clone(), TextSink::default());
     let stopped = train(&job, &Order { stop, ..Order::default() }, &stopper).unwrap();
     assert_eq!((stopped.outcome, stopper.1.count("measured: before_extension")), (Outcome::Interrupted, 1));
 
     // A resumed run measures what is left.
-    let heard = Heard::default();
+    let heard = TextSink::default();
     let trained = train(&job, &Order::default(), &heard).unwrap();
     assert_eq!(trained.outcome, Outcome::Finished, "{}", heard.all());
     assert_eq!([heard.count("measured: before"), heard.count("measured: after")], [0, 1], "{}", heard.all());
@@ -119,7 +119,7 @@ fn rulers_lengths_that_cannot_be_asked_are_refused_before_the_first_step() {
     let folder = tempfile::tempdir().unwrap();
     base(folder.path());
     let refused = |settings: &[&str]| {
-        let heard = Heard::default();
+        let heard = TextSink::default();
         let error =
             train(&extension(folder.path(), settings), &Order::default(), &heard).err().unwrap().to_string();
         assert_eq!(heard.count("step: "), 0);

@@ -7,7 +7,7 @@ use fathom_app::scale::{LadderOutcome, LadderResult, Request, climb, dry_run};
 use fathom_app::train::Order;
 use fathom_app::{Silent, library};
 
-use crate::{Heard, text_below};
+use crate::{TextSink, text_below};
 
 fn request(folder: &Path, budget_s: f64, settings: &[&str]) -> Request {
     let text = text_below(folder);
@@ -43,7 +43,7 @@ fn request(folder: &Path, budget_s: f64, settings: &[&str]) -> Request {
 }
 
 #[track_caller]
-fn climbed(request: &Request, heard: &Heard) -> LadderResult {
+fn climbed(request: &Request, heard: &TextSink) -> LadderResult {
     match climb(request, &Order::default(), heard).unwrap() {
         LadderOutcome::Finished(scaled) => *scaled,
         LadderOutcome::Interrupted => panic!("interrupted"),
@@ -55,7 +55,7 @@ fn climbed(request: &Request, heard: &Heard) -> LadderResult {
 fn a_ladder_predicts_a_larger_rung_before_it_is_trained_and_goes_on_after_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let request = request(folder.path(), 3600.0, &[]);
-    let heard = Heard::default();
+    let heard = TextSink::default();
     let first = climbed(&request, &heard);
     assert_eq!(first.trained.len(), 7);
     let budgets: Vec<Option<usize>> = first.trained.iter().map(|rung| rung.budget).collect();
@@ -78,7 +78,7 @@ fn a_ladder_predicts_a_larger_rung_before_it_is_trained_and_goes_on_after_a_kill
     // A kill while the second rung was being trained.
     fs::remove_dir_all(ladder.join("rungs/w64-c1")).unwrap();
     fs::remove_file(ladder.join("scale.json")).unwrap();
-    let heard = Heard::default();
+    let heard = TextSink::default();
     let again = climbed(&request, &heard);
     assert_eq!(heard.all().matches("rung w").count(), 1, "{}", heard.all());
     assert_eq!(again.trained[1].loss.to_bits(), first.trained[1].loss.to_bits());

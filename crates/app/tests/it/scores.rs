@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 use std::{fs, thread};
 
-use fathom_app::serve::{Around, serve};
+use fathom_app::serve::{ServerLinks, serve};
 use fathom_app::{Machine, Silent, evaluate, generate, models, train};
 use fathom_base::{Flow, Sampling};
 use fathom_cpu::Cpu;
@@ -76,7 +76,7 @@ fn a_port_that_is_taken_is_noticed_before_a_model_is_looked_at() {
     let mut late = order(&folder.path().join("none"), 1, 1);
     late.at.port = taken.local_addr().unwrap().port();
     let ended = Arc::new(AtomicBool::new(true));
-    let around = Around { stop: &ended, log: None, heard: &|_| (), events: &Silent };
+    let around = ServerLinks { stop: &ended, log: None, heard: &|_| (), events: &Silent };
     let refused = serve(&late, &around).unwrap_err().to_string();
     assert!(refused.contains("another program listens there"), "{refused}");
 }
@@ -118,7 +118,7 @@ fn a_reward_model_ranks_and_writes_nothing() {
     thread::scope(|scope| {
         let serving = scope.spawn(|| {
             let heard = |all: &[SocketAddr]| send.send(all[0]).unwrap();
-            serve(&order, &Around { stop: &stop, log: None, heard: &heard, events: &Silent })
+            serve(&order, &ServerLinks { stop: &stop, log: None, heard: &heard, events: &Silent })
         });
         let at = address.recv_timeout(Duration::from_secs(60)).unwrap();
         let ranked =

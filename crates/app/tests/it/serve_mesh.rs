@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use fathom_app::export::{Conversion, Target, export};
 use fathom_app::generate::SplitModel;
-use fathom_app::serve::{Around, Order, Sizes, serve, settings, sizes};
+use fathom_app::serve::{Order, ServerLinks, Sizes, serve, settings, sizes};
 use fathom_app::spread::AskedMesh;
 use fathom_app::{Machine, Silent, generate, quantize, train};
 use fathom_base::{Flow, Sampling};
 use fathom_model::GgufType;
-use fathom_serve::Listening;
+use fathom_serve::ServerAddresses;
 use fathom_tensor::ggml::Kind;
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{DType, PageFormat};
@@ -43,7 +43,7 @@ pub fn order(model: &Path, tp: usize, pp: usize) -> Order {
         prefixes: None,
         guard: None,
         settings: settings(None, &["serve.sequences=3".into()]).unwrap(),
-        at: Listening { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None },
+        at: ServerAddresses { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None },
         keys: None,
         version: "test".into(),
         again: false,
@@ -83,9 +83,9 @@ fn metric(at: SocketAddr, name: &str) -> f64 {
 }
 
 /// Stops a server when dropped, also if a test fails.
-struct Ending<'a>(&'a AtomicBool);
+struct StopGuard<'a>(&'a AtomicBool);
 
-impl Drop for Ending<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -266,7 +266,7 @@ fn experts_are_spread_over_ranks() {
         max_tokens: Some(24),
         context_tokens: None,
     };
-    let heard = crate::Heard::default();
+    let heard = crate::TextSink::default();
     let text = |tp: usize| {
         let mesh = AskedMesh { tp, pp: 1, experts: None };
         let parts = SplitModel { model: &run, dtype: None, machine: &machine, mesh, events: &heard };
@@ -354,9 +354,9 @@ pub fn with_server<T>(order: &Order, work: impl FnOnce(SocketAddr) -> T) -> T {
     thread::scope(|scope| {
         let serving = scope.spawn(|| {
             let heard = |all: &[SocketAddr]| send_address.send(all[0]).unwrap();
-            serve(order, &Around { stop: &stop, log: None, heard: &heard, events: &Silent })
+            serve(order, &ServerLinks { stop: &stop, log: None, heard: &heard, events: &Silent })
         });
-        let ending = Ending(&stop);
+        let ending = StopGuard(&stop);
         let at = loop {
             match address.recv_timeout(Duration::from_millis(20)) {
                 Ok(at) => break at,

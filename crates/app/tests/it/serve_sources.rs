@@ -153,7 +153,7 @@ fn likelihoods_of_answers_are_those_of_transformers() {
     let host = Host::open_writer(options, &Silent).unwrap();
     let (prompt, answer, wanted) = LIKELY;
     let context = host.service().ids(&prompt.into()).unwrap();
-    let continuation = host.service().encode(answer, fathom_base::Reading::Prompt).unwrap();
+    let continuation = host.service().encode(answer, fathom_base::SpecialTokens::Prompt).unwrap();
     let found = host.log_likelihoods(&[Continuation { context: context.clone(), continuation }]).unwrap();
     assert_eq!(found[0].logprobs.len(), wanted.len());
     for (found, wanted) in found[0].logprobs.iter().zip(wanted) {

@@ -9,7 +9,7 @@ use fathom_app::{Job, Silent, library, plan, train};
 use fathom_base::metrics::read_events;
 use fathom_train::Outcome;
 
-use crate::Heard;
+use crate::TextSink;
 
 /// Makes the job of a small run of a recipe file over the model of `small`.
 pub fn job(folder: &Path, recipe: &str, out: &str, more: &[&str]) -> fathom_app::Result<Job> {
@@ -57,14 +57,14 @@ fn two_adapters_are_what_each_is_alone() {
         paths("b")
     );
     fs::write(folder.join("two.toml"), text).unwrap();
-    let heard = Heard::default();
+    let heard = TextSink::default();
     let both = job(folder, "two.toml", "both", &[]).unwrap();
     assert_eq!(train(&both, &Order::default(), &heard).unwrap().outcome, Outcome::Finished);
     // Each step uses the planned memory, including the other adapter's weights and state.
     assert!(!heard.all().contains("warning: "), "{}", heard.all());
     assert_eq!(heard.count("step: "), 8, "{}", heard.all());
     assert_eq!(heard.count("step: 1 ") + heard.count("step: 4 "), 4);
-    let again = Heard::default();
+    let again = TextSink::default();
     train(&both, &Order::default(), &again).unwrap();
     assert_eq!(again.all().matches("finished already").count(), 2, "{}", again.all());
 
@@ -128,7 +128,7 @@ fn over_ranks(folder: &Path, alone: &[(&str, String, Vec<&str>)]) {
     for (number, how) in settings.into_iter().enumerate() {
         let named = |name: &str| format!("{name} {number}");
         let both = job(folder, "two.toml", &named("both"), how).unwrap();
-        let heard = Heard::default();
+        let heard = TextSink::default();
         assert_eq!(train(&both, &Order::default(), &heard).unwrap().outcome, Outcome::Finished);
         let warned = warned(&heard.all());
         let went_back = heard.all().matches("went back to step 2").count();

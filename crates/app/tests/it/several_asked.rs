@@ -17,7 +17,7 @@ use fathom_train::policy::planned;
 use fathom_train::recipe::{AdapterName, NamedAdapter, Recipe};
 use fathom_train::{Outcome, Trainer, Workload, adapted, frozen, stage};
 
-use crate::Heard;
+use crate::TextSink;
 use crate::policy::{bits, prepare};
 use crate::policy_mesh::{Length, SMALL, family, rolled, writer};
 use crate::several::warned;
@@ -65,7 +65,7 @@ fn steps(folder: &Path) -> Vec<String> {
 
 /// Trains both adapters of `two.toml`, and each alone by `one.toml`: the steps are equal, and no peak gives a warning.
 fn as_alone(folder: &Path, what: &str, common: &[String], alone: [Vec<String>; 2]) {
-    let heard = Heard::default();
+    let heard = TextSink::default();
     let both = job(folder, ("two.toml", &format!("both {what}")), common);
     assert_eq!(train(&both, &Order::default(), &heard).unwrap().outcome, Outcome::Finished, "{what}");
     let others = heard.all().matches("went back to step").count();
@@ -237,7 +237,7 @@ const SHORT: &str = "[[reward]]\nname = \"short\"\nrule = \"length\"\nmax_tokens
 /// Each adapter has the answers, steps and tensors of its own run.
 fn answer_as_alone(folder: &Path, what: &str, common: &[String], alone: &[(&str, Vec<String>); 2]) {
     let both = job(folder, ("two.toml", &format!("both {what}")), common);
-    let heard = Heard::default();
+    let heard = TextSink::default();
     assert_eq!(train(&both, &Order::default(), &heard).unwrap().outcome, Outcome::Finished);
     let went_back = heard.all().matches("went back to step").count();
     assert_eq!(warned(&heard.all()), went_back, "{what} {}", heard.all());

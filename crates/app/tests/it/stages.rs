@@ -7,7 +7,7 @@ use fathom_app::{Job, Silent, library, train};
 use fathom_base::metrics::read_events;
 use serde_json::Value;
 
-use crate::Heard;
+use crate::TextSink;
 
 /// A copy of the reference, and KTO's divergence over the whole step, give the results of one rank; a step uses no more
 /// memory than planned.
@@ -46,7 +46,7 @@ fn a_pipeline_compares_as_one_rank() {
         let settings = own.into_iter().chain(small.iter().chain(more).map(ToString::to_string));
         let settings: Vec<String> = settings.collect();
         let job = Job::new(library::load(library::layers(recipe, &settings)).unwrap(), &Silent).unwrap();
-        let heard = Heard::default();
+        let heard = TextSink::default();
         train(&job, &Order::default(), &heard).unwrap();
         let events = read_events(folder.join(out).join("metrics.jsonl")).unwrap();
         let steps = events.into_iter().filter(|event| event["event"] == "step");

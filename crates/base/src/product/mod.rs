@@ -22,7 +22,7 @@ pub use request::{
     Structure,
 };
 pub use service::{
-    Administer, Describe, Evaluate, Generate, Numbers, Reading, Service, TextIds, TextPair, Tokenize,
+    Administer, Describe, Evaluate, Generate, Numbers, Service, SpecialTokens, TextIds, TextPair, Tokenize,
     VectorSink,
 };
 

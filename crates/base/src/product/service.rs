@@ -15,7 +15,7 @@ pub type VectorSink = Box<dyn FnOnce(Result<Vec<Vec<f32>>>) + Send>;
 
 /// Interpretation of special tokens when a text is tokenized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
+pub enum SpecialTokens {
     /// Every character is ordinary text.
     Text,
     /// Spellings of special tokens denote those tokens, and no tokens are added; for rendered templates.
@@ -39,7 +39,7 @@ pub trait Tokenize: Describe {
     ///
     /// # Errors
     /// Errors of the tokenizer.
-    fn encode(&self, text: &str, reading: Reading) -> Result<Vec<u32>>;
+    fn encode(&self, text: &str, reading: SpecialTokens) -> Result<Vec<u32>>;
 
     /// Text of token ids, with special tokens spelled out.
     ///
@@ -64,15 +64,16 @@ pub trait Tokenize: Describe {
     fn ids(&self, prompt: &Prompt) -> Result<Vec<u32>> {
         let part = |(at, part): (usize, &PromptPart)| match part {
             PromptPart::Ids(ids) => Ok(ids.clone()),
-            PromptPart::Text(text) if at > 0 => self.encode(text, Reading::Text),
+            PromptPart::Text(text) if at > 0 => self.encode(text, SpecialTokens::Text),
             PromptPart::Text(text) => {
-                Ok([self.encode("", Reading::Prompt)?, self.encode(text, Reading::Text)?].concat())
+                Ok([self.encode("", SpecialTokens::Prompt)?, self.encode(text, SpecialTokens::Text)?]
+                    .concat())
             }
         };
         let mut ids = match prompt {
             Prompt::Ids(ids) => return Ok(ids.clone()),
-            Prompt::Text(text) => self.encode(text, Reading::Prompt)?,
-            Prompt::Conversation(talk) => self.encode(&self.render(talk)?, Reading::Rendered)?,
+            Prompt::Text(text) => self.encode(text, SpecialTokens::Prompt)?,
+            Prompt::Conversation(talk) => self.encode(&self.render(talk)?, SpecialTokens::Rendered)?,
             Prompt::Parts(parts) => parts.iter().enumerate().map(part).collect::<Result<Vec<_>>>()?.concat(),
         };
         let card = self.card();

@@ -6,12 +6,12 @@ use crate::human;
 
 /// Allowed range of a number, or of each number of a list.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Allowed {
+pub enum AllowedRange {
     /// Every number of the key's type.
     Any,
     /// Whole numbers from the first to the second, both included.
     Whole(u64, u64),
-    /// Numbers from the first to the second, both included. [`Allowed::NO_END`] as the second stands for no upper
+    /// Numbers from the first to the second, both included. [`AllowedRange::NO_END`] as the second stands for no upper
     /// limit.
     Real(f64, f64),
     /// Numbers above 0, up to this one.
@@ -20,9 +20,9 @@ pub enum Allowed {
     Below1,
 }
 
-use Allowed::{Above0, Any, Below1, Real, Whole};
+use AllowedRange::{Above0, Any, Below1, Real, Whole};
 
-impl Allowed {
+impl AllowedRange {
     /// Upper end of an open range: the largest value of the type that kernels compute with.
     pub const NO_END: f64 = f32::MAX as f64;
 
@@ -38,13 +38,13 @@ impl Allowed {
     }
 }
 
-impl fmt::Display for Allowed {
+impl fmt::Display for AllowedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let up_to =
-            |end: f64| if end < Allowed::NO_END { format!(" and at most {end}") } else { String::new() };
+            |end: f64| if end < AllowedRange::NO_END { format!(" and at most {end}") } else { String::new() };
         match *self {
             Any => f.write_str("a number"),
-            Real(from, to) if from <= -Allowed::NO_END => write!(f, "a finite number{}", up_to(to)),
+            Real(from, to) if from <= -AllowedRange::NO_END => write!(f, "a finite number{}", up_to(to)),
             Whole(from, u64::MAX) => write!(f, "{from} or more"),
             Whole(from, to) => write!(f, "from {} to {}", human::grouped(from), human::grouped(to)),
             Real(from, to) => write!(f, "{from} or more{}", up_to(to)),

@@ -97,7 +97,7 @@ impl Form<'_> {
         };
         let size = columns(sizes[size].1.clone(), &self::sizes(), &model)?;
         let columns: Columns = row.into_iter().chain(size).chain(shared).collect();
-        let mut filling = Filling { name, line, columns, used: BTreeSet::new() };
+        let mut filling = FormState { name, line, columns, used: BTreeSet::new() };
         let mut recipe = Vec::new();
         for table in self.text.split("\n\n") {
             let lines: Vec<String> =
@@ -117,7 +117,7 @@ impl Form<'_> {
 }
 
 /// State of a template being filled in.
-struct Filling<'a> {
+struct FormState<'a> {
     name: &'a str,
     /// Line of the row.
     line: usize,
@@ -126,7 +126,7 @@ struct Filling<'a> {
     used: BTreeSet<String>,
 }
 
-impl Filling<'_> {
+impl FormState<'_> {
     /// Returns a line with values in place of braces, or `None` if it is left out.
     fn line(&mut self, line: &str) -> Result<Option<String>> {
         let (mut out, mut rest) = (String::new(), line);

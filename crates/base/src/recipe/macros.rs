@@ -2,7 +2,7 @@
 //! per closed set of names.
 
 /// Declares recipe tables. Each key is declared once: documentation, type, default and, in brackets, the allowed
-/// range of its number (an [`Allowed`](crate::recipe::Allowed)). Without `= default` the default of the type applies
+/// range of its number (an [`AllowedRange`](crate::recipe::AllowedRange)). Without `= default` the default of the type applies
 /// (`None`, empty). The owner of the recipe checks the ranges.
 ///
 /// A field may be `bool`, an integer, `f64`, `String`, `PathBuf`, a [`choice!`](crate::choice!) enum, another

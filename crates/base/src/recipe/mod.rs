@@ -30,7 +30,7 @@ mod tests;
 mod tree;
 mod value;
 
-pub use allowed::Allowed;
+pub use allowed::AllowedRange;
 pub use form::{Form, Group};
 pub use load::{Layers, Library, Loaded};
 pub use resolved::{Difference, Row, diff};
@@ -59,8 +59,8 @@ pub fn fuzz_recipe(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (setting, rest) = text.split_once('\n').unwrap_or((text, ""));
     for layers in [Layers::new().text("fuzz", text), Layers::new().text("fuzz", rest).set(setting)] {
-        let Ok(recipe) = Loaded::<fuzz::Everything>::load(layers) else { continue };
-        match Loaded::<fuzz::Everything>::load(Layers::new().text("again", recipe.text())) {
+        let Ok(recipe) = Loaded::<fuzz::EveryKind>::load(layers) else { continue };
+        match Loaded::<fuzz::EveryKind>::load(Layers::new().text("again", recipe.text())) {
             Ok(again) => {
                 assert!(diff(recipe.rows(), again.rows()).is_empty(), "resolved text changed values")
             }
@@ -78,7 +78,7 @@ mod fuzz {
     }
     recipe! {
         /// Every kind of key.
-        pub struct Everything {
+        pub struct EveryKind {
             /// Text.
             pub name: String = "x".into(),
             /// Switch.

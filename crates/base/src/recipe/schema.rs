@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::{DeserializeOwned, Error as _};
 
-use super::allowed::Allowed;
+use super::allowed::AllowedRange;
 
 /// Kind of a TOML value.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,7 +86,7 @@ pub struct Key {
     /// Content of the key.
     pub shape: Shape,
     /// Allowed range of its number, if declared.
-    pub allowed: Option<Allowed>,
+    pub allowed: Option<AllowedRange>,
 }
 
 /// Keys of a table with their default values.
@@ -183,7 +183,7 @@ impl Key {
     }
 
     /// Restricts the key's number to a range.
-    pub fn allowing(self, allowed: Allowed) -> Key {
+    pub fn allowing(self, allowed: AllowedRange) -> Key {
         Key { allowed: Some(allowed), ..self }
     }
 }
@@ -338,7 +338,7 @@ pub struct KeyDoc {
     pub default: String,
     /// Allowed range of its number, if declared.
     #[serde(skip)]
-    pub allowed: Option<Allowed>,
+    pub allowed: Option<AllowedRange>,
     /// Documentation on one line.
     pub doc: String,
 }

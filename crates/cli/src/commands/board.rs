@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Result;
 use fathom_app::board::serve;
 use fathom_base::human;
-use fathom_serve::Listening;
+use fathom_serve::ServerAddresses;
 
 use crate::{args, signals};
 
@@ -18,6 +18,6 @@ pub fn run(args: &args::Board) -> Result<()> {
     let heard = |addresses: &[SocketAddr], runs: usize| {
         addresses.iter().for_each(|at| outln!("{} at http://{at}", human::counted(runs as u64, "run")));
     };
-    let at = Listening { host: args.host.clone(), port: args.port, admin_port: None, tls: None };
+    let at = ServerAddresses { host: args.host.clone(), port: args.port, admin_port: None, tls: None };
     Ok(serve(&args.folder, &at, &stop, &heard)?)
 }

@@ -10,7 +10,7 @@ use fathom_tensor::{Category, Label, PoolUsage};
 use fathom_train::{Growth, Resource, Why};
 
 use super::{plan_mesh, plan_ranks};
-use crate::working::Working;
+use crate::working::WorkReport;
 use crate::{args, choices};
 
 /// Most ranks of a plan.
@@ -27,12 +27,12 @@ pub fn run(args: &args::Plan) -> Result<()> {
         let bytes = human::parse_bytes(memory).map_err(anyhow::Error::msg).context("--memory")?;
         layers = layers.flag("--memory", "machine.memory_bytes", &bytes.to_string());
     }
-    let working = Working::new();
+    let working = WorkReport::new();
     let job = planned_job(library::load(layers)?, &working)?;
     plan(args, &job, &working)
 }
 
-fn plan(args: &args::Plan, job: &Job, working: &Working) -> Result<()> {
+fn plan(args: &args::Plan, job: &Job, working: &WorkReport) -> Result<()> {
     if args.trace.is_some() && job.world() == 1 {
         bail!(
             "--trace draws what the ranks of a mesh do, and this recipe has one rank; set mesh.pp, mesh.dp, mesh.cp or mesh.tp"

@@ -8,13 +8,13 @@ use fathom_train::{Draft, MeshPlan, Plan};
 use serde_json::{Value, json};
 
 use crate::args;
-use crate::working::Working;
+use crate::working::WorkReport;
 
 /// Solves one stage and prints the answer; without --gpus for as many ranks as the recipe's own mesh has.
 ///
 /// # Errors
 /// A missing number of ranks, and those of the solver.
-pub fn run(args: &args::Plan, plans: &Plans<'_>, index: usize, working: &Working) -> Result<()> {
+pub fn run(args: &args::Plan, plans: &Plans<'_>, index: usize, working: &WorkReport) -> Result<()> {
     let draft = &plans.draft(index);
     let found = plans.meshes(index, args.gpus, working)?;
     if args.json {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
-use fathom_app::serve::{Around, Order, Sizes, serve, settings, sizes};
+use fathom_app::serve::{Order, ServerLinks, Sizes, serve, settings, sizes};
 use fathom_base::human;
-use fathom_serve::{Listening, Log};
+use fathom_serve::{Log, ServerAddresses};
 
 use crate::listen::Plain;
 use crate::{args, console, program, signals, version};
@@ -33,7 +33,7 @@ pub fn run(args: &args::Serve) -> Result<()> {
             outln!("{what} {scheme}://{address}");
         }
     };
-    Ok(serve(&order, &Around { stop: &stop, log: log(), heard: &heard, events: &listener })?)
+    Ok(serve(&order, &ServerLinks { stop: &stop, log: log(), heard: &heard, events: &listener })?)
 }
 
 /// Log lines as JSON on standard error: with `--verbose`, or if that is not a terminal and not with `--quiet`.
@@ -70,7 +70,7 @@ fn order(args: &args::Serve) -> Result<Order> {
         prefixes: args.prefix_store.clone(),
         guard: args.guard.clone(),
         settings: settings(args.recipe.as_deref(), &keys)?,
-        at: Listening {
+        at: ServerAddresses {
             host: args.host.clone(),
             port: args.port,
             admin_port: args.admin_port,

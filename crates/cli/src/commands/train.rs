@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Result, bail};
-use fathom_app::lesson::{Length, Rows, Taught, teach};
+use fathom_app::lesson::{Length, LessonOutcome, Rows, teach};
 use fathom_app::library::{LIBRARY, layers, load};
 use fathom_app::rounds::run as rounds;
 use fathom_app::train::{self, Order};
@@ -164,9 +164,9 @@ fn run(
         };
         let order = Order { claim: Claim::default(), ..order.clone() };
         match teach(&job, rows, &length, &order, &listener)? {
-            Taught::Reported(report) => trained.report = Some(*report),
-            Taught::Nothing => {}
-            Taught::Interrupted => return Ok(ExitCode::from(RESUME)),
+            LessonOutcome::Reported(report) => trained.report = Some(*report),
+            LessonOutcome::Nothing => {}
+            LessonOutcome::Interrupted => return Ok(ExitCode::from(RESUME)),
         }
     }
     if let Some(report) = &trained.report {

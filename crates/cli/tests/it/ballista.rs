@@ -31,9 +31,9 @@ format = "jsonl"
 const FILES: u64 = 12;
 
 /// A process that ends with its test.
-struct Running(Child);
+struct TestProcess(Child);
 
-impl Running {
+impl TestProcess {
     fn kill(&mut self) {
         // The process may have ended by itself.
         let _ = self.0.kill();
@@ -41,18 +41,18 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
 /// Starts the binary in `folder`, with output to `name.log` there.
-fn start(folder: &Path, name: &str, args: &[String]) -> Running {
+fn start(folder: &Path, name: &str, args: &[String]) -> TestProcess {
     let log = fs::File::create(folder.join(format!("{name}.log"))).unwrap();
     let mut command = crate::program();
     command.current_dir(folder).args(args).stdin(Stdio::null());
-    Running(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
+    TestProcess(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
 }
 
 /// Ports that are free, and followed by a free one.

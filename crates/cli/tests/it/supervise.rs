@@ -219,16 +219,16 @@ fn a_launched_process_that_cannot_be_connected_says_why() {
 }
 
 /// A server that returns `200`: its port, its number of answers, and whether it is silent.
-struct Answering {
+struct MockServer {
     port: u16,
     answered: AtomicU32,
     silent: AtomicBool,
 }
 
-fn answering() -> Arc<Answering> {
+fn answering() -> Arc<MockServer> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let server = Arc::new(Answering { port, answered: AtomicU32::new(0), silent: AtomicBool::new(false) });
+    let server = Arc::new(MockServer { port, answered: AtomicU32::new(0), silent: AtomicBool::new(false) });
     let own = server.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {

@@ -10,7 +10,7 @@ use fathom_tensor::{DType, PageFormat};
 use super::bias::Terms;
 use super::mask::{self, Bits, Cover, Edge, Span};
 use super::pack::{self, Pack, View};
-use super::pages::Unpacking;
+use super::pages::PackedRows;
 use super::product::Product;
 use super::scores::Scores;
 use super::shape::{KEYS, SUB, Shape};
@@ -362,7 +362,7 @@ impl<'a, U: Unit> Tile<'a, U> {
             for start in (0..KEYS).step_by(step) {
                 let padded = step.min(KEYS - start);
                 let rows = keys.rows.saturating_sub(start).min(padded);
-                U::unpack_pages(&Unpacking {
+                U::unpack_pages(&PackedRows {
                     from,
                     first: keys.first + start,
                     rows,

@@ -40,13 +40,13 @@ pub use crate::mat::Elem;
 use crate::threads::Threads;
 use fathom_tensor::DistanceTerms;
 pub use fathom_tensor::{PageFormat, Slice};
-pub use operands::{Backward, Forward, Masking, Paging, Rows, RowsMut};
+pub use operands::{Backward, Forward, MaskOperands, PageTable, Rows, RowsMut};
 use pack::View;
 pub use scores::Options;
 pub use shape::Shape;
 
 impl Shape {
-    fn check(&self, mask: &Masking<'_>, options: &Options, bias: Option<&Bias>) {
+    fn check(&self, mask: &MaskOperands<'_>, options: &Options, bias: Option<&Bias>) {
         self.check_bias(options, bias);
         assert!(
             self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads),

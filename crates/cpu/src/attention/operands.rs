@@ -29,7 +29,7 @@ pub struct RowsMut {
 
 /// Mask of queries and keys.
 #[derive(Clone, Copy, Debug)]
-pub struct Masking<'a> {
+pub struct MaskOperands<'a> {
     /// At most one slice covers a pair. A query row that none covers yields 0 and a log-sum-exp of minus infinity.
     pub slices: &'a [Slice],
     /// Position of each query token. Ascending positions let blocks be skipped; correctness does not need them.
@@ -37,19 +37,19 @@ pub struct Masking<'a> {
     /// Position of each key token.
     pub pos_k: &'a [i32],
     /// Page table of the key blocks and their format; `None` if they are in order and plain. Forward only.
-    pub pages: Option<Paging<'a>>,
+    pub pages: Option<PageTable<'a>>,
 }
 
 /// Page table of key blocks.
 #[derive(Clone, Copy, Debug)]
-pub struct Paging<'a> {
+pub struct PageTable<'a> {
     /// Index of each block.
     pub pages: &'a [i32],
     /// Format of keys and values.
     pub format: PageFormat,
 }
 
-impl Masking<'_> {
+impl MaskOperands<'_> {
     /// The storage row of the key `first`, which begins a block.
     #[inline(always)]
     pub fn row(&self, first: usize) -> usize {
@@ -68,7 +68,7 @@ pub struct Forward<'a> {
     pub shape: Shape,
     pub elem: Elem,
     pub options: Options,
-    pub mask: Masking<'a>,
+    pub mask: MaskOperands<'a>,
     /// `[q_tokens, heads * head_dim]`.
     pub q: Rows,
     /// `[k_tokens, kv_heads * head_dim]`.
@@ -93,7 +93,7 @@ pub struct Backward<'a> {
     pub shape: Shape,
     pub elem: Elem,
     pub options: Options,
-    pub mask: Masking<'a>,
+    pub mask: MaskOperands<'a>,
     pub q: Rows,
     pub k: Rows,
     pub v: Rows,

@@ -75,7 +75,7 @@ unsafe fn pack_head(p: &PackRows<'_>, at: usize, out: *mut u8) {
 }
 
 /// Rows of one head to convert back to elements.
-pub struct Unpacking {
+pub struct PackedRows {
     pub from: View,
     /// First row, and number of rows.
     pub first: usize,
@@ -94,7 +94,7 @@ pub struct Unpacking {
 /// # Safety
 /// `from` has the rows, `to` has room for them.
 #[inline(always)]
-pub unsafe fn unpack<S: Simd>(p: &Unpacking) {
+pub unsafe fn unpack<S: Simd>(p: &PackedRows) {
     for row in 0..p.rows {
         let from = p.from.row(p.first + row).cast_const();
         let (scale, codes) = (S::splat(from.cast::<f32>().read_unaligned()), from.add(4));
@@ -119,7 +119,7 @@ pub unsafe fn unpack<S: Simd>(p: &Unpacking) {
 
 /// The last, fewer than sixteen codes of a head, padded with zeros.
 #[inline(always)]
-unsafe fn last<S: Simd>(p: &Unpacking, codes: *const u8, at: usize) -> S::V {
+unsafe fn last<S: Simd>(p: &PackedRows, codes: *const u8, at: usize) -> S::V {
     let mut lanes = [0.0f32; LANES];
     for (index, value) in (at..p.cols).zip(&mut lanes) {
         *value = match p.format {

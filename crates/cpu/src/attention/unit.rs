@@ -3,7 +3,7 @@
 use super::bias::{self, BiasBlock};
 use super::mask::{self, Bits};
 use super::pack::{self, Both, Pack, Turn, Unpack};
-use super::pages::{self, Unpacking};
+use super::pages::{self, PackedRows};
 use super::product::{self, Product};
 use super::simd::Simd;
 use super::simd::portable::Portable;
@@ -43,7 +43,7 @@ pub unsafe trait Unit: 'static {
     unsafe fn gradient(p: &Gradient);
     unsafe fn delta(p: &Delta);
     unsafe fn bits(p: &Bits<'_>);
-    unsafe fn unpack_pages(p: &Unpacking);
+    unsafe fn unpack_pages(p: &PackedRows);
     unsafe fn add_bias(p: &BiasBlock<'_>);
     unsafe fn sum_bias(p: &BiasBlock<'_>);
 }
@@ -86,7 +86,7 @@ macro_rules! unit {
                 gradient(Gradient) = softmax::gradient::<$simd>;
                 delta(Delta) = softmax::delta::<$simd>;
                 bits(Bits<'_>) = mask::bits::<$simd>;
-                unpack_pages(Unpacking) = pages::unpack::<$simd>;
+                unpack_pages(PackedRows) = pages::unpack::<$simd>;
                 add_bias(BiasBlock<'_>) = bias::add::<$simd>;
                 sum_bias(BiasBlock<'_>) = bias::sum::<$simd>;
             }

@@ -144,7 +144,7 @@ impl<T: Float> Kernel for Backward<'_, T> {
 
 /// Rows of an expert, each a token and a slot, to be gathered or scattered.
 #[derive(Clone, Copy, Debug)]
-pub struct Gathering<'a> {
+pub struct ExpertRows<'a> {
     /// `token x slots + slot` of each row; below zero for a row of zeros.
     pub rows: &'a [i32],
     /// Slots per token.
@@ -159,7 +159,7 @@ pub struct Gathering<'a> {
     pub together: MatMut,
 }
 
-impl Gathering<'_> {
+impl ExpertRows<'_> {
     /// Byte offset of a row.
     #[inline(always)]
     fn at(&self, row: i32) -> usize {
@@ -181,14 +181,14 @@ impl Gathering<'_> {
     }
 }
 
-struct Gather<'a>(&'a Gathering<'a>);
-struct Scatter<'a>(&'a Gathering<'a>);
+struct Gather<'a>(&'a ExpertRows<'a>);
+struct Scatter<'a>(&'a ExpertRows<'a>);
 
 /// `together[i] = apart[rows[i]]`.
 ///
 /// # Safety
 /// See the module documentation.
-pub unsafe fn gather(place: Place<'_>, op: &Gathering<'_>) {
+pub unsafe fn gather(place: Place<'_>, op: &ExpertRows<'_>) {
     // SAFETY: the caller's promise; rows are disjoint.
     unsafe { run(place, &Gather(op), op.rows.len(), 1, 2 * op.bytes()) }
 }
@@ -197,7 +197,7 @@ pub unsafe fn gather(place: Place<'_>, op: &Gathering<'_>) {
 ///
 /// # Safety
 /// See the module documentation.
-pub unsafe fn scatter(place: Place<'_>, op: &Gathering<'_>) {
+pub unsafe fn scatter(place: Place<'_>, op: &ExpertRows<'_>) {
     // SAFETY: the caller's promise; no two rows are for the same slot.
     unsafe { run(place, &Scatter(op), op.rows.len(), 1, 2 * op.bytes()) }
 }

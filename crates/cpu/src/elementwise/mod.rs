@@ -41,7 +41,7 @@ mod update;
 
 pub use activate::{Activate, ActivateBackward, activate, activate_backward};
 pub use clamped::{clamped, clamped_backward};
-pub use combine::{Combine, CombineBackward, Gathering, combine, combine_backward, gather, scatter};
+pub use combine::{Combine, CombineBackward, ExpertRows, combine, combine_backward, gather, scatter};
 pub use conv::{Conv, ConvBackward, ConvOperands, MOST_TAPS, conv, conv_backward};
 pub use dispatch::{Dispatch, balance_bias, dispatch, limit_experts};
 pub use distance::{RowDistance, row_distance};

@@ -29,7 +29,7 @@ fn places(mut f: impl FnMut(Place<'_>)) {
 
 /// A `[rows, cols]` matrix in memory with unused columns next to it.
 #[derive(Clone, PartialEq)]
-struct Stored {
+struct PaddedMatrix {
     bytes: Vec<u8>,
     elem: Elem,
     rows: usize,
@@ -37,10 +37,11 @@ struct Stored {
     stride: usize,
 }
 
-impl Stored {
-    fn new(rows: usize, cols: usize, elem: Elem, mut value: impl FnMut(usize, usize) -> f32) -> Stored {
+impl PaddedMatrix {
+    fn new(rows: usize, cols: usize, elem: Elem, mut value: impl FnMut(usize, usize) -> f32) -> PaddedMatrix {
         let stride = cols + 3;
-        let mut stored = Stored { bytes: vec![0; rows * stride * elem.bytes()], elem, rows, cols, stride };
+        let mut stored =
+            PaddedMatrix { bytes: vec![0; rows * stride * elem.bytes()], elem, rows, cols, stride };
         for row in 0..rows {
             for col in 0..stride {
                 stored.set(row, col, value(row, col));
@@ -50,9 +51,9 @@ impl Stored {
     }
 
     /// Uniform in (-2, 2).
-    fn random(rows: usize, cols: usize, elem: Elem, seed: u64) -> Stored {
+    fn random(rows: usize, cols: usize, elem: Elem, seed: u64) -> PaddedMatrix {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Stored::new(rows, cols, elem, |_, _| {
+        PaddedMatrix::new(rows, cols, elem, |_, _| {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
@@ -61,8 +62,8 @@ impl Stored {
     }
 
     /// Filled with a marker, to see what is written.
-    fn blank(rows: usize, cols: usize, elem: Elem) -> Stored {
-        Stored::new(rows, cols, elem, |_, _| -77.0)
+    fn blank(rows: usize, cols: usize, elem: Elem) -> PaddedMatrix {
+        PaddedMatrix::new(rows, cols, elem, |_, _| -77.0)
     }
 
     fn set(&mut self, row: usize, col: usize, value: f32) {
@@ -106,7 +107,7 @@ impl Stored {
 
     /// Checks that each element is `want` within `tolerance` of `1 + |want|` (for bf16, plus half a unit in its last
     /// place), and that the unused columns are as in `before`.
-    fn check(&self, name: &str, before: &Stored, tolerance: f64, want: impl Fn(usize, usize) -> f64) {
+    fn check(&self, name: &str, before: &PaddedMatrix, tolerance: f64, want: impl Fn(usize, usize) -> f64) {
         for row in 0..self.rows {
             for col in 0..self.cols {
                 let (got, want) = (self.get(row, col), want(row, col));

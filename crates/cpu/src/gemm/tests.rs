@@ -28,14 +28,14 @@ impl Random {
 
 /// A matrix in memory with unused columns next to it.
 #[derive(Clone)]
-struct Stored {
+struct PaddedMatrix {
     bytes: Vec<u8>,
     elem: Elem,
     stride: usize,
 }
 
-impl Stored {
-    fn random(rows: usize, cols: usize, elem: Elem, pad: usize, random: &mut Random) -> Stored {
+impl PaddedMatrix {
+    fn random(rows: usize, cols: usize, elem: Elem, pad: usize, random: &mut Random) -> PaddedMatrix {
         let stride = cols + pad;
         let mut bytes = Vec::with_capacity(rows * stride * 4);
         for _ in 0..rows * stride {
@@ -44,7 +44,7 @@ impl Stored {
                 Elem::Bf16 => bytes.extend(bf16::from_f32(random.next()).to_le_bytes()),
             }
         }
-        Stored { bytes, elem, stride }
+        PaddedMatrix { bytes, elem, stride }
     }
 
     fn get(&self, row: usize, col: usize) -> f64 {
@@ -71,11 +71,11 @@ struct Case {
     m: usize,
     n: usize,
     k: usize,
-    a: Stored,
+    a: PaddedMatrix,
     a_trans: bool,
-    b: Stored,
+    b: PaddedMatrix,
     b_trans: bool,
-    c: Stored,
+    c: PaddedMatrix,
 }
 
 impl Case {
@@ -89,18 +89,18 @@ impl Case {
             m,
             n,
             k,
-            a: Stored::random(ar, ac, elems[0], pad, &mut random),
+            a: PaddedMatrix::random(ar, ac, elems[0], pad, &mut random),
             a_trans: trans.0,
-            b: Stored::random(br, bc, elems[1], pad * 2, &mut random),
+            b: PaddedMatrix::random(br, bc, elems[1], pad * 2, &mut random),
             b_trans: trans.1,
-            c: Stored::random(m, n, elems[2], pad * 3, &mut random),
+            c: PaddedMatrix::random(m, n, elems[2], pad * 3, &mut random),
         }
     }
 
     /// The part of the product with rows `rows`, columns `cols` and sums `ks`, into the same part of `c`.
     fn part(
         &self,
-        c: &mut Stored,
+        c: &mut PaddedMatrix,
         rows: [usize; 2],
         cols: [usize; 2],
         ks: [usize; 2],
@@ -121,11 +121,11 @@ impl Case {
         }
     }
 
-    fn whole(&self, c: &mut Stored, accumulate: bool) -> Gemm {
+    fn whole(&self, c: &mut PaddedMatrix, accumulate: bool) -> Gemm {
         self.part(c, [0, self.m], [0, self.n], [0, self.k], accumulate)
     }
 
-    fn run(&self, threads: usize, isa: Isa, accumulate: bool) -> Stored {
+    fn run(&self, threads: usize, isa: Isa, accumulate: bool) -> PaddedMatrix {
         let mut c = self.c.clone();
         run(threads, isa, &self.whole(&mut c, accumulate));
         c
@@ -137,7 +137,7 @@ fn run(threads: usize, isa: Isa, g: &Gemm) {
     let bytes = workspace_bytes(isa, threads.count(), &g.shape(), g.c.elem);
     // Filled with a pattern, and checked for writes past its end.
     let mut workspace = vec![0xa5u8; bytes + 64];
-    // SAFETY: the operands come from `Stored`, whose memory outlives the call.
+    // SAFETY: the operands come from `PaddedMatrix`, whose memory outlives the call.
     unsafe { gemm(&threads, isa, g, workspace.as_mut_ptr()) };
     assert!(workspace[bytes..].iter().all(|byte| *byte == 0xa5), "workspace overrun: {g:?}");
 }
@@ -172,7 +172,7 @@ impl Reference {
     }
 
     /// Checks |C - reference| <= tolerance * sum of |products|, and that nothing outside C is written.
-    fn check(&self, isa: Isa, case: &Case, c: &Stored) {
+    fn check(&self, isa: Isa, case: &Case, c: &PaddedMatrix) {
         let unit = 6e-8 * (case.k as f64).sqrt().max(4.0);
         for i in 0..case.m {
             for j in 0..case.n {

@@ -268,7 +268,7 @@ pub fn halves_mut(op: &str, x: &Tensor, gated: bool, [rows, cols]: [usize; 2]) -
 }
 
 /// The slices and positions of a mask.
-pub fn masking(mask: &Mask) -> attention::Masking<'_> {
+pub fn masking(mask: &Mask) -> attention::MaskOperands<'_> {
     let count = match &mask.slices {
         Extent::Fixed(count) => *count,
         Extent::UpTo { cap, count } => (i32s(count)[0].max(0) as usize).min(*cap),
@@ -282,8 +282,8 @@ pub fn masking(mask: &Mask) -> attention::Masking<'_> {
     let pages = mask
         .pages
         .as_ref()
-        .map(|table| attention::Paging { pages: i32s(&table.pages), format: table.format });
-    attention::Masking { slices, pos_q: i32s(&mask.pos_q), pos_k: i32s(&mask.pos_k), pages }
+        .map(|table| attention::PageTable { pages: i32s(&table.pages), format: table.format });
+    attention::MaskOperands { slices, pos_q: i32s(&mask.pos_q), pos_k: i32s(&mask.pos_k), pages }
 }
 
 /// Rows to be packed into pages.

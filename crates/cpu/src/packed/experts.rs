@@ -20,7 +20,7 @@ use super::{
     tile_bytes,
 };
 use crate::elementwise::Place;
-use crate::grouped::{Sorted, clear_empty};
+use crate::grouped::{SortedSlots, clear_empty};
 use crate::isa::Isa;
 use crate::mat::{Mat, MatMut};
 
@@ -104,7 +104,7 @@ pub unsafe fn experts(place: Place<'_>, op: &Experts<'_>, scratch: *mut u8) {
         std::slice::from_raw_parts_mut(start.cast::<i32>(), op.index.len())
     };
     let memory = start.wrapping_add(order_bytes(op.index.len()));
-    let sorted = Sorted::new(op.index, op.experts, order);
+    let sorted = SortedSlots::new(op.index, op.experts, order);
     let (mut wave, mut held) = (Vec::new(), 0);
     for expert in 0..op.experts {
         let slots = sorted.range(expert);

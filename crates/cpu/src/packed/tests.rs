@@ -106,7 +106,7 @@ fn packed_rows(format: BlockFormat, (n, k): (usize, usize), random: &mut Random)
 }
 
 /// A in either storage, with NaN columns next to it.
-struct Rowed {
+struct PaddedRows {
     bytes: Vec<u8>,
     elem: Elem,
     values: Vec<f32>,
@@ -115,8 +115,8 @@ struct Rowed {
 
 const UNUSED: usize = 3;
 
-impl Rowed {
-    fn new(m: usize, k: usize, elem: Elem, value: impl Fn(usize, &mut Random) -> f32) -> Rowed {
+impl PaddedRows {
+    fn new(m: usize, k: usize, elem: Elem, value: impl Fn(usize, &mut Random) -> f32) -> PaddedRows {
         let (mut random, mut bytes, mut values) = (Random(77), Vec::new(), Vec::new());
         for _ in 0..m {
             for col in 0..k + UNUSED {
@@ -130,7 +130,7 @@ impl Rowed {
                 }
             }
         }
-        Rowed { bytes, elem, values, k }
+        PaddedRows { bytes, elem, values, k }
     }
 
     fn mat(&self, row: usize) -> Mat {
@@ -140,7 +140,7 @@ impl Rowed {
 }
 
 /// Rows `first..first + m` of the product, with a column next to them that must stay unchanged.
-fn product_of(isa: Isa, threads: usize, a: &Rowed, first: usize, m: usize, runs: &[Run]) -> Vec<u32> {
+fn product_of(isa: Isa, threads: usize, a: &PaddedRows, first: usize, m: usize, runs: &[Run]) -> Vec<u32> {
     let n: usize = runs.iter().map(|run| run.rows).sum();
     let threads = Threads::new(threads);
     let mut c = vec![-7.0f32; m * (n + 1)];
@@ -213,7 +213,7 @@ fn check(kinds: &[(BlockFormat, usize)], m: usize, k: usize, elem: Elem) {
     let (bytes, plain) = weights(kinds, k);
     let runs = runs(kinds, &bytes);
     let n: usize = kinds.iter().map(|(_, n)| n).sum();
-    let a = Rowed::new(m, k, elem, |col, random| random.next() * if col % 50 == 7 { 20.0 } else { 1.0 });
+    let a = PaddedRows::new(m, k, elem, |col, random| random.next() * if col % 50 == 7 { 20.0 } else { 1.0 });
     let what = format!("{kinds:?}, m {m}, k {k}, {elem:?}");
     let first = product_of(Isa::Portable, 1, &a, 0, m, &runs);
     for (at, bits) in first.iter().enumerate() {
@@ -263,7 +263,7 @@ fn interleaved_rows_have_the_same_products() {
         let octet = OCTET * kind.bytes(k);
         together.chunks_mut(octet).for_each(|rows| interleave(kind, rows));
         for m in [1, 3, 4, 5, 19] {
-            let a = Rowed::new(m, k, Elem::F32, |_, random| random.next());
+            let a = PaddedRows::new(m, k, Elem::F32, |_, random| random.next());
             let product = |format, bytes: &Vec<u8>| {
                 let runs = [Run { format, rows: n, bytes: bytes.as_ptr() }];
                 product_of(Isa::detect(), 2, &a, 0, m, &runs)
@@ -295,7 +295,7 @@ fn the_largest_products() {
         let near = 32384.0 / 32639.0;
         for (first, rest) in [(1.0, 1.0), (-1.0, -1.0), (1.0, near), (-1.0, -near), (1.0, -near)] {
             let value = |col: usize, _: &mut Random| if col.is_multiple_of(GROUP) { first } else { rest };
-            let a = Rowed::new(33, k, Elem::F32, value);
+            let a = PaddedRows::new(33, k, Elem::F32, value);
             let runs = [Run { format: BlockFormat::Octets(kind), rows: OCTET, bytes: bytes.as_ptr() }];
             let wanted = product_of(Isa::Portable, 1, &a, 0, 33, &runs);
             for isa in levels() {
@@ -325,7 +325,7 @@ fn the_largest_products_of_many_rows() {
         GROUPED.map(|(codes, group)| Grouped { codes, group: if group == 96 { 64 } else { group } });
     for (x, w) in [(1.0f32, 0), (-1.0, 1), (32384.0 / 32639.0, 0)] {
         let value = |col: usize, _: &mut Random| if col.is_multiple_of(GROUP) { x.signum() } else { x };
-        let a = Rowed::new(m, k, Elem::F32, value);
+        let a = PaddedRows::new(m, k, Elem::F32, value);
         let mut all = Vec::new();
         for of in grouped {
             let most = if of.codes.bits() == 8 { 255 } else { (1 << of.codes.bits()) - 1 };
@@ -384,7 +384,7 @@ fn products_with_golden_blocks() {
         let plain: Vec<f32> = plain.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect();
         let n = plain.len() / k;
         let runs = [Run { format: BlockFormat::Ggml(kind), rows: n, bytes: blocks.as_ptr() }];
-        let a = Rowed::new(m, k, Elem::F32, |_, random| random.next());
+        let a = PaddedRows::new(m, k, Elem::F32, |_, random| random.next());
         for isa in levels() {
             let found = product_of(isa, 2, &a, 0, m, &runs);
             for (at, bits) in found.iter().enumerate() {
@@ -433,7 +433,8 @@ fn numbers_at_the_ends() {
         let (bytes, plain) = weights(&kinds, k);
         let runs = runs(&kinds, &bytes);
         let sizes = [0.0, 1e-40, 1e-33, 1.0, 1e33];
-        let a = Rowed::new(7, k, Elem::F32, |col, random| random.next() * sizes[col / GROUP % sizes.len()]);
+        let a =
+            PaddedRows::new(7, k, Elem::F32, |col, random| random.next() * sizes[col / GROUP % sizes.len()]);
         let first = product_of(Isa::Portable, 1, &a, 0, 7, &runs);
         for (at, bits) in first.iter().enumerate() {
             let (x, w) = (&a.values[at / n * k..][..k], &plain[at % n * k..][..k]);
@@ -441,7 +442,7 @@ fn numbers_at_the_ends() {
             let off = (f64::from(f32::from_bits(*bits)) - exact).abs();
             assert!(off <= bound(x, w), "{kind:?}: {off:e} from {exact:e}");
         }
-        let broken = Rowed::new(7, k, Elem::F32, |col, random| {
+        let broken = PaddedRows::new(7, k, Elem::F32, |col, random| {
             if col == 40 && random.bits() % 3 == 0 { f32::INFINITY } else { random.next() }
         });
         let lost = product_of(Isa::Portable, 1, &broken, 0, 7, &runs);

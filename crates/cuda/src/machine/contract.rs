@@ -17,7 +17,7 @@ use fathom_tensor::{
 use super::Cuda;
 use crate::driver::Rows;
 use crate::kernels;
-use crate::memory::{self, DeviceCopies, Growing, Work};
+use crate::memory::{self, DeviceCopies, GrowingRange, Work};
 use crate::operand::output;
 
 impl Machine for Cuda {
@@ -26,7 +26,7 @@ impl Machine for Cuda {
     }
 
     fn reserve(&self, bytes: u64) -> Box<dyn Arena> {
-        Box::new(self.must("reserve", Growing::new(self.streams.clone(), bytes)))
+        Box::new(self.must("reserve", GrowingRange::new(self.streams.clone(), bytes)))
     }
 
     fn has_data(&self) -> bool {

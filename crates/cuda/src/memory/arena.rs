@@ -15,7 +15,7 @@ use crate::{Error, Result};
 const STEP: u64 = 32 << 20;
 
 /// An address range with a growing backed part.
-pub struct Growing {
+pub struct GrowingRange {
     streams: Arc<Streams>,
     base: u64,
     /// Size; a multiple of the driver's chunk.
@@ -30,21 +30,21 @@ struct BackedRange {
     backing: Backing,
 }
 
-impl Growing {
+impl GrowingRange {
     /// Reserves addresses for `bytes`.
     ///
     /// # Errors
     /// If the driver refuses.
-    pub fn new(streams: Arc<Streams>, bytes: u64) -> Result<Growing> {
+    pub fn new(streams: Arc<Streams>, bytes: u64) -> Result<GrowingRange> {
         let driver = streams.driver.clone();
         let bytes = bytes.max(1).next_multiple_of(driver.chunk_bytes());
         if !driver.facts().virtual_memory {
             let base = driver.allocate(bytes)?;
             streams.backed.fetch_add(bytes, Ordering::Relaxed);
-            return Ok(Growing { streams, base, bytes, parts: None });
+            return Ok(GrowingRange { streams, base, bytes, parts: None });
         }
         let base = driver.reserve(bytes)?;
-        Ok(Growing { streams, base, bytes, parts: Some(RefCell::default()) })
+        Ok(GrowingRange { streams, base, bytes, parts: Some(RefCell::default()) })
     }
 
     /// Bytes backed so far.
@@ -53,7 +53,7 @@ impl Growing {
     }
 
     fn extend(&self, parts: &mut Vec<BackedRange>, end: u64) -> Result<()> {
-        let start = Growing::backed(parts);
+        let start = GrowingRange::backed(parts);
         if end <= start {
             return Ok(());
         }
@@ -74,7 +74,7 @@ impl Growing {
     }
 }
 
-impl Arena for Growing {
+impl Arena for GrowingRange {
     fn base(&self) -> u64 {
         self.base
     }
@@ -84,7 +84,7 @@ impl Arena for Growing {
         let mut parts = parts.borrow_mut();
         self.extend(&mut parts, end).map_err(|error| {
             let (free, total) = self.streams.driver.memory().unwrap_or_default();
-            let held = Growing::backed(&parts);
+            let held = GrowingRange::backed(&parts);
             format!(
                 "the device's pool has {held} bytes and asks for {end}; {free} of {total} are free; {error}"
             )
@@ -92,7 +92,7 @@ impl Arena for Growing {
     }
 }
 
-impl Drop for Growing {
+impl Drop for GrowingRange {
     fn drop(&mut self) {
         let driver = &self.streams.driver;
         // Issued work may still use the memory. A failure here has already been reported where results were waited for.

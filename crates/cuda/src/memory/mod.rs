@@ -11,7 +11,7 @@ mod stamps;
 mod streams;
 mod write;
 
-pub use arena::Growing;
+pub use arena::GrowingRange;
 pub use blocks::{AttentionOp, Counts, Work};
 pub use copies::{DeviceCopies, cut};
 pub use fill::fill;

@@ -47,14 +47,14 @@ impl Drop for Reads {
 }
 
 /// A slot that receives a copy; freed on drop, after the copy.
-struct Landing {
+struct ReadSlot {
     reads: Arc<Reads>,
     slot: usize,
     done: Event,
     bytes: usize,
 }
 
-impl Landing {
+impl ReadSlot {
     fn address(&self) -> u64 {
         self.reads.start + (self.slot * SLOT_BYTES) as u64
     }
@@ -70,7 +70,7 @@ impl Landing {
     }
 }
 
-impl Drop for Landing {
+impl Drop for ReadSlot {
     fn drop(&mut self) {
         let driver = &self.reads.streams.driver;
         // A device that has failed does not write any more either.
@@ -103,7 +103,7 @@ pub fn read(reads: &Arc<Reads>, src: &Tensor) -> Result<InFlight> {
             return Err(error);
         }
     };
-    let landing = Landing { reads: reads.clone(), slot, done, bytes };
+    let landing = ReadSlot { reads: reads.clone(), slot, done, bytes };
     let to = from.packed_at(landing.address());
     let compute = streams.compute(WHY)?;
     // SAFETY: the slot is large enough, and is freed after the event that follows the copy.

@@ -31,7 +31,7 @@ pub(super) struct Lines {
 }
 
 /// A requested message that has not been issued to the device yet.
-struct Pending {
+struct PendingMessage {
     number: u64,
     address: u64,
     bytes: usize,
@@ -44,7 +44,7 @@ struct Pending {
 pub(super) struct End {
     /// Watches until nothing is in flight; dropped before the lines.
     _watcher: Watcher,
-    pending: RefCell<Vec<VecDeque<Pending>>>,
+    pending: RefCell<Vec<VecDeque<PendingMessage>>>,
     /// Messages expected from each rank.
     expected: RefCell<Vec<u64>>,
     lines: Vec<Option<Lines>>,
@@ -128,7 +128,7 @@ impl End {
         self.count(|traffic| traffic.wait_s += started.elapsed().as_secs_f64());
     }
 
-    fn take(&self, from: usize, next: &Pending) -> std::result::Result<(), LinkError> {
+    fn take(&self, from: usize, next: &PendingMessage) -> std::result::Result<(), LinkError> {
         let (shared, what) = (&self.shared, next.what.to_string());
         let found = shared.wait(from, &what, |control| control.heard(from, Topic::Label))?;
         let rank = shared.rank;
@@ -137,7 +137,7 @@ impl End {
             let found = String::from_utf8_lossy(found.get(1..).unwrap_or_default()).into_owned();
             return Err(LinkError::Mismatch { rank, peer: from, expected: what, found });
         }
-        let Pending { address, bytes, free, .. } = next;
+        let PendingMessage { address, bytes, free, .. } = next;
         let line = &self.lines(from).from;
         // SAFETY: the tensor is lent to the flight that waits for this, and its rank uses it in the order of its
         // compute stream, which waits for the receive.
@@ -187,21 +187,21 @@ impl Flight for PendingSend {
 }
 
 /// A pending receive.
-struct Coming {
+struct PendingReceive {
     end: Rc<End>,
     from: usize,
     number: u64,
     dst: Option<LoanedTensor>,
 }
 
-impl Flight for Coming {
+impl Flight for PendingReceive {
     fn wait(mut self: Box<Self>) {
         self.end.land(self.from, self.number);
         self.dst = None;
     }
 }
 
-impl Drop for Coming {
+impl Drop for PendingReceive {
     fn drop(&mut self) {
         let Some(dst) = self.dst.take() else { return };
         let mut pending = self.end.pending.borrow_mut();
@@ -263,9 +263,9 @@ impl Link for Ranks {
             expected[from] += 1;
             expected[from]
         };
-        let next = Pending { number, address: output(dst), bytes: dst.bytes() as usize, free, what };
+        let next = PendingMessage { number, address: output(dst), bytes: dst.bytes() as usize, free, what };
         end.pending.borrow_mut()[from].push_back(next);
-        Box::new(Coming { end: end.clone(), from, number, dst: Some(LoanedTensor::new(dst.clone())) })
+        Box::new(PendingReceive { end: end.clone(), from, number, dst: Some(LoanedTensor::new(dst.clone())) })
     }
 
     fn check(&self) -> std::result::Result<(), LinkError> {

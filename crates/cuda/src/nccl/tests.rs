@@ -269,9 +269,9 @@ fn streams_that_share_queues_are_reported() {
 }
 
 /// Prints the crate's log.
-struct Printed;
+struct LogPrinter;
 
-impl log::Log for Printed {
+impl log::Log for LogPrinter {
     fn enabled(&self, _: &log::Metadata<'_>) -> bool {
         true
     }
@@ -286,7 +286,7 @@ impl log::Log for Printed {
 #[test]
 fn a_process_whose_work_does_not_end_ends_itself() {
     if std::env::var(HANGS).is_ok() {
-        log::set_logger(&Printed).unwrap();
+        log::set_logger(&LogPrinter).unwrap();
         log::set_max_level(log::LevelFilter::Error);
         world(Grid { tp: 2, ..Grid::default() }, Duration::from_secs(3), |device| {
             device.mesh.link().unwrap().abort("no more");

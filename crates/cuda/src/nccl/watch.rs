@@ -28,7 +28,7 @@ enum Until {
 }
 
 /// A message in flight on the device, or a wait of the host.
-struct Flying {
+struct WatchedWait {
     until: Until,
     since: Instant,
     deadline: Duration,
@@ -53,7 +53,7 @@ pub(super) struct WatchState {
     section: Mutex<(&'static str, Option<Duration>)>,
     pub control: Mutex<Control>,
     failure: Mutex<Option<LinkError>>,
-    flying: Mutex<Vec<Flying>>,
+    flying: Mutex<Vec<WatchedWait>>,
     reported: AtomicBool,
     /// True while a thread watches, which aborts work in flight if the run fails.
     watched: AtomicBool,
@@ -98,7 +98,7 @@ impl WatchState {
 
     fn fly(&self, until: Until, peer: usize, what: String) {
         let (since, deadline) = (Instant::now(), self.patience());
-        lock(&self.flying).push(Flying { until, since, deadline, peer, what });
+        lock(&self.flying).push(WatchedWait { until, since, deadline, peer, what });
     }
 
     /// Watches a message.
@@ -221,7 +221,7 @@ impl WatchState {
             Until::Dropped(dropped) => !dropped.load(Ordering::Acquire),
         });
         let gone = flying.iter().find(|message| self.control().is_gone(message.peer));
-        if let Some(Flying { peer, what, .. }) = gone {
+        if let Some(WatchedWait { peer, what, .. }) = gone {
             return Some(self.lost(RecvFailure::Gone(*peer), what));
         }
         // The polling thread gives up a call after the deadline.
@@ -230,7 +230,7 @@ impl WatchState {
             return Some(self.explained(reason, "a call of NCCL"));
         }
         flying.iter().find_map(|message| {
-            let Flying { peer, what, since, deadline, .. } = message;
+            let WatchedWait { peer, what, since, deadline, .. } = message;
             let seconds = since.elapsed().as_secs_f64();
             let late = seconds > deadline.as_secs_f64();
             late.then(|| LinkError::TimedOut { rank, peer: *peer, what: what.clone(), seconds })

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use fathom_base::Embed;
 use serde::{Deserialize, Serialize};
 
-use crate::dedup::numbering::Numbering;
+use crate::dedup::numbering::NumberRuns;
 use crate::durable;
 use crate::error::Error;
 
@@ -35,7 +35,7 @@ struct Account {
     /// True once every document has its vector.
     complete: bool,
     /// The documents, one row each.
-    numbering: Numbering,
+    numbering: NumberRuns,
 }
 
 impl Embeddings {
@@ -184,9 +184,9 @@ mod tests {
 
     /// Embeds a text as its length and first byte, and counts the texts.
     #[derive(Default)]
-    struct Counting(usize);
+    struct LengthEmbedder(usize);
 
-    impl Embed for Counting {
+    impl Embed for LengthEmbedder {
         fn embed(&mut self, texts: &[&str]) -> fathom_base::Result<Vec<Vec<f32>>> {
             self.0 += texts.len();
             Ok(texts.iter().map(|text| vec![text.len() as f32, f32::from(text.as_bytes()[0])]).collect())
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn an_ended_run_keeps_what_was_accounted_for() {
         let work = tempfile::tempdir().unwrap();
-        let mut embed = Counting::default();
+        let mut embed = LengthEmbedder::default();
         let count = documents().count();
         for ends in 1.. {
             let mut embeddings = Embeddings::open(work.path(), "key").unwrap();
@@ -241,7 +241,7 @@ mod tests {
     fn what_was_made_otherwise_is_made_again() {
         let work = tempfile::tempdir().unwrap();
         let fill = |key: &str| {
-            let mut embed = Counting::default();
+            let mut embed = LengthEmbedder::default();
             let mut embeddings = Embeddings::open(work.path(), key).unwrap();
             embeddings.add(&mut embed, documents(), &|| Ok(())).unwrap();
             embed.0

@@ -12,7 +12,7 @@ use twox_hash::XxHash3_128;
 
 use crate::dedup::engine::{Engine, KeyTable, KeyWriter, ROW_BYTES};
 use crate::dedup::fuzzy::{Batches, Duplicates, Needs, TableShape, connect};
-use crate::dedup::numbering::Numbering;
+use crate::dedup::numbering::NumberRuns;
 use crate::error::Error;
 
 /// Digest that stands for a text when texts are compared.
@@ -72,7 +72,7 @@ pub fn exact<S: AsRef<str> + Send + Sync>(
 pub struct ExactFinder {
     table: KeyTable,
     writer: KeyWriter,
-    numbering: Numbering,
+    numbering: NumberRuns,
 }
 
 impl ExactFinder {
@@ -83,7 +83,7 @@ impl ExactFinder {
     pub fn new(work: &Path) -> Result<ExactFinder, Error> {
         let table = KeyTable::new(work, PARTITIONS, true);
         let writer = table.writer(0)?;
-        Ok(ExactFinder { table, writer, numbering: Numbering::default() })
+        Ok(ExactFinder { table, writer, numbering: NumberRuns::default() })
     }
 
     /// Adds the digest of the next document.

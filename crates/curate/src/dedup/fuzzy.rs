@@ -11,7 +11,7 @@ use crate::dedup::components::Components;
 use crate::dedup::engine::{Engine, KeyTable, KeyWriter, ROW_BYTES, WRITER_BYTES};
 use crate::dedup::jaccard;
 use crate::dedup::minhash::MinHashScratch;
-use crate::dedup::numbering::Numbering;
+use crate::dedup::numbering::NumberRuns;
 use crate::dedup::shingle::Shingles;
 use crate::error::Error;
 
@@ -68,7 +68,7 @@ impl TableShape {
 /// Groups of duplicate documents, by the caller's numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Duplicates {
-    pub(super) numbering: Numbering,
+    pub(super) numbering: NumberRuns,
     pub(super) components: Components,
     /// Documents without shingles, which match no other.
     pub unhashed: u64,
@@ -170,7 +170,7 @@ pub struct FuzzyFinder {
     bands: usize,
     table: KeyTable,
     writer: KeyWriter,
-    numbering: Numbering,
+    numbering: NumberRuns,
     unhashed: u64,
 }
 
@@ -182,7 +182,7 @@ impl FuzzyFinder {
     pub fn new(bands: &Bands, work: &Path) -> Result<FuzzyFinder, Error> {
         let table = KeyTable::new(work, bands.bands(), false);
         let writer = table.writer(0)?;
-        Ok(FuzzyFinder { bands: bands.bands(), table, writer, numbering: Numbering::default(), unhashed: 0 })
+        Ok(FuzzyFinder { bands: bands.bands(), table, writer, numbering: NumberRuns::default(), unhashed: 0 })
     }
 
     /// Adds the keys of the next document.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use twox_hash::XxHash3_64;
 
 use crate::dedup::components::Components;
-use crate::dedup::numbering::Numbering;
+use crate::dedup::numbering::NumberRuns;
 use crate::dedup::shingle::Shingles;
 use crate::dedup::words::Words;
 use crate::error::Error;
@@ -184,7 +184,7 @@ fn members(components: &Components) -> Vec<u32> {
 /// `documents` must be those the components were built from; their texts are stored in a file under `work` meanwhile.
 pub(super) fn check<S: AsRef<str>>(
     components: &Components,
-    numbering: &Numbering,
+    numbering: &NumberRuns,
     (shingles, threshold): (Shingles, f64),
     documents: impl Iterator<Item = Result<(u64, S), Error>>,
     work: &Path,

@@ -6,14 +6,14 @@ use crate::error::Error;
 
 /// Runs of consecutive numbers; a single run if there are no gaps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Numbering {
+pub(super) struct NumberRuns {
     /// First number and first index of each run.
     runs: Vec<(u64, u64)>,
     next: u64,
     last: Option<u64>,
 }
 
-impl Numbering {
+impl NumberRuns {
     /// Appends a document and returns its index.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Numbering {
         self.last
     }
 
-    /// Number at an index below [`Numbering::len`].
+    /// Number at an index below [`NumberRuns::len`].
     pub(super) fn number(&self, place: u64) -> u64 {
         let run = self.runs.partition_point(|&(_, first)| first <= place) - 1;
         let (number, first) = self.runs[run];
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn numbers_and_places_go_both_ways() {
-        let mut numbering = Numbering::default();
+        let mut numbering = NumberRuns::default();
         let numbers = [3, 4, 5, 9, 10, u64::MAX - 1, u64::MAX];
         for (place, &number) in numbers.iter().enumerate() {
             assert_eq!(numbering.push(number).unwrap(), place as u64);

@@ -13,7 +13,7 @@ use crate::dedup::embeddings::Embeddings;
 use crate::dedup::fuzzy::{Duplicates, Needs};
 use crate::dedup::generate::SplitMix;
 use crate::dedup::kmeans::{Centres, dot};
-use crate::dedup::numbering::Numbering;
+use crate::dedup::numbering::NumberRuns;
 use crate::error::Error;
 
 /// Which of several close documents stays.
@@ -194,7 +194,7 @@ impl Duplicates {
     /// # Errors
     /// Numbers do not ascend, or a pair contains an unknown number.
     pub fn from_pairs(numbers: impl Iterator<Item = u64>, pairs: &[(u64, u64)]) -> Result<Duplicates, Error> {
-        let mut numbering = Numbering::default();
+        let mut numbering = NumberRuns::default();
         for number in numbers {
             numbering.push(number)?;
         }

@@ -50,7 +50,7 @@ impl PartFacts {
 pub(crate) struct PartWriter {
     path: PathBuf,
     temporary: PathBuf,
-    writer: ArrowWriter<Hashing>,
+    writer: ArrowWriter<HashingWriter>,
     facts: PartFacts,
     lengths: Histogram,
     group_bytes: u64,
@@ -62,7 +62,7 @@ impl PartWriter {
     pub fn create(path: &Path, schema: SchemaRef) -> Result<PartWriter, Error> {
         let temporary = temporary_of(path);
         let file = create(&temporary)?;
-        let writer = ArrowWriter::try_new(Hashing::new(file), schema, Some(properties()?))
+        let writer = ArrowWriter::try_new(HashingWriter::new(file), schema, Some(properties()?))
             .map_err(|e| written(&temporary, e))?;
         let (facts, lengths) = (PartFacts::default(), Histogram::default());
         let path = path.to_owned();
@@ -203,19 +203,19 @@ fn bad(path: &Path, detail: impl ToString) -> Error {
 }
 
 /// Writer that hashes the bytes written.
-struct Hashing {
+struct HashingWriter {
     file: BufWriter<File>,
     hash: XxHash3_128,
     bytes: u64,
 }
 
-impl Hashing {
-    fn new(file: File) -> Hashing {
-        Hashing { file: BufWriter::with_capacity(1 << 18, file), hash: XxHash3_128::new(), bytes: 0 }
+impl HashingWriter {
+    fn new(file: File) -> HashingWriter {
+        HashingWriter { file: BufWriter::with_capacity(1 << 18, file), hash: XxHash3_128::new(), bytes: 0 }
     }
 }
 
-impl Write for Hashing {
+impl Write for HashingWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write_all(bytes)?;
         self.hash.write(bytes);

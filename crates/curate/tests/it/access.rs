@@ -171,9 +171,9 @@ fn a_cut_off_file_stays_damage_with_its_place() {
 }
 
 /// A disk that fails whenever it is read.
-struct Broken;
+struct BrokenDisk;
 
-impl Read for Broken {
+impl Read for BrokenDisk {
     fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
         Err(io::Error::from_raw_os_error(EIO))
     }
@@ -183,7 +183,7 @@ impl Read for Broken {
 fn no_decoder_makes_damage_of_a_failed_read() {
     for (name, bytes) in streams() {
         for cut in [0, bytes.len() / 2, bytes.len()] {
-            let input = Cursor::new(bytes[..cut].to_vec()).chain(Broken);
+            let input = Cursor::new(bytes[..cut].to_vec()).chain(BrokenDisk);
             let mut records = InputFile::read_from(name, Box::new(input), &RawOptions::default()).unwrap();
             let last = records.by_ref().last();
             let Some(Err(Error::Unavailable { location, offset, .. })) = last else {

@@ -21,7 +21,7 @@ use super::pipeline_corpus::query;
 
 /// A text's vector counts its letters; a token's loss is its id modulo 7.
 #[derive(Default)]
-struct Known {
+struct LetterCounter {
     opened: AtomicUsize,
     embedded: AtomicUsize,
     kinds: Mutex<Vec<ModelKind>>,
@@ -83,7 +83,7 @@ impl Classify for Lengths {
     }
 }
 
-impl Models for Known {
+impl Models for LetterCounter {
     fn check(&self, folder: &Path, kind: ModelKind) -> Result<(), Error> {
         self.kinds.lock().unwrap().push(kind);
         let detail = "its family is unknown".to_owned();
@@ -109,7 +109,7 @@ impl Models for Known {
     }
 }
 
-fn with(models: Known, threads: usize) -> (Arc<Known>, RunOptions) {
+fn with(models: LetterCounter, threads: usize) -> (Arc<LetterCounter>, RunOptions) {
     let models = Arc::new(models);
     (models.clone(), RunOptions { models: Some(models), ..options(threads) })
 }
@@ -168,7 +168,7 @@ fn load(recipe: &str, input: &Path, out: &Path) -> Result<Pipeline, Error> {
 fn perplexity_is_the_models_and_decides() {
     let (input, out) = (inputs(), tempfile::tempdir().unwrap());
     let pipeline = load(RECIPE, input.path(), out.path()).unwrap();
-    let (models, options) = with(Known::default(), 2);
+    let (models, options) = with(LetterCounter::default(), 2);
     let stats = run(&pipeline, &options).unwrap();
     assert_eq!(models.opened.load(Ordering::SeqCst), 2);
     let tokenizer = Tokenizer::from_dir(input.path().join("model")).unwrap();
@@ -205,7 +205,7 @@ fn classes_are_the_models_and_decide() {
                   max_tokens = 256\nscores = true\n";
     let outs = [1, 3].map(|threads| {
         let out = tempfile::tempdir().unwrap();
-        let (models, options) = with(Known::default(), threads);
+        let (models, options) = with(LetterCounter::default(), threads);
         let stats = run(&load(recipe, input.path(), out.path()).unwrap(), &options).unwrap();
         assert_eq!(*models.kinds.lock().unwrap(), [ModelKind::Classes]);
         (out, stats)
@@ -233,7 +233,8 @@ fn classes_are_the_models_and_decide() {
 fn of_texts_with_the_same_vector_one_stays() {
     let (input, out) = (inputs(), tempfile::tempdir().unwrap());
     let recipe = "[[stage]]\nuse = \"semantic\"\nmodel = \"MODEL\"\neps = 1e-6\n";
-    let stats = run(&load(recipe, input.path(), out.path()).unwrap(), &with(Known::default(), 3).1).unwrap();
+    let stats =
+        run(&load(recipe, input.path(), out.path()).unwrap(), &with(LetterCounter::default(), 3).1).unwrap();
     let vector = |text: &str| {
         let mut counts = BTreeMap::new();
         text.bytes().filter(u8::is_ascii_lowercase).for_each(|b| *counts.entry(b).or_insert(0u32) += 1);
@@ -265,7 +266,7 @@ fn embeddings_outlive_a_kill() {
     let out = tempfile::tempdir().unwrap();
     // Ends at the first point of this name; returns the number of model loads and of texts embedded.
     let ended_at = |name: &'static str| {
-        let (models, options) = with(Known::default(), 2);
+        let (models, options) = with(LetterCounter::default(), 2);
         let stop: fathom_curate::pipeline::Stop = Arc::new(move |point: &str| point == name);
         let options = RunOptions { stop: Some(stop), ..options };
         let ended = load(recipe, input.path(), out.path()).unwrap().run(&options);
@@ -278,7 +279,7 @@ fn embeddings_outlive_a_kill() {
     assert_eq!(ended_at(""), (0, 0));
     let undisturbed = tempfile::tempdir().unwrap();
     let pipeline = load(recipe, input.path(), undisturbed.path()).unwrap();
-    run(&pipeline, &with(Known::default(), 1).1).unwrap();
+    run(&pipeline, &with(LetterCounter::default(), 1).1).unwrap();
     assert!(bytes_of(out.path()) == bytes_of(undisturbed.path()));
 }
 
@@ -295,14 +296,15 @@ fn threads_ranks_and_stops_change_no_byte() {
     let stop_at = |n: usize, asked: &Arc<AtomicUsize>| {
         let asked = asked.clone();
         let stop = move |_: &str| asked.fetch_add(1, Ordering::SeqCst) + 1 == n;
-        RunOptions { stop: Some(Arc::new(stop)), ..with(Known::default(), 2).1 }
+        RunOptions { stop: Some(Arc::new(stop)), ..with(LetterCounter::default(), 2).1 }
     };
     run(&load(outs[0].path()), &stop_at(usize::MAX, &asked)).unwrap();
     let wanted = bytes_of(outs[0].path());
-    run(&load(outs[1].path()), &with(Known::default(), 1).1).unwrap();
+    run(&load(outs[1].path()), &with(LetterCounter::default(), 1).1).unwrap();
     assert!(wanted == bytes_of(outs[1].path()), "one thread");
     let ended = [0, 1, 0, 1].map(|rank| {
-        let options = RunOptions { rank: Rank { rank, world_size: 2 }, ..with(Known::default(), 1).1 };
+        let options =
+            RunOptions { rank: Rank { rank, world_size: 2 }, ..with(LetterCounter::default(), 1).1 };
         matches!(load(outs[2].path()).run(&options).unwrap(), Outcome::Done(_))
     });
     assert_eq!(ended, [false, false, true, true]);
@@ -312,7 +314,7 @@ fn threads_ranks_and_stops_change_no_byte() {
         let out = tempfile::tempdir().unwrap();
         let stopped = load(out.path()).run(&stop_at(n, &Arc::new(AtomicUsize::new(0))));
         assert!(matches!(stopped, Err(Error::Interrupted { .. })), "point {n}: {stopped:?}");
-        run(&load(out.path()), &with(Known::default(), 2).1).unwrap();
+        run(&load(out.path()), &with(LetterCounter::default(), 2).1).unwrap();
         assert!(wanted == bytes_of(out.path()), "stopped at point {n} of {points}");
     }
 }
@@ -336,7 +338,7 @@ fn what_cannot_be_is_reported_before_anything_is_read() {
     assert!(said.contains("stage.classify.column"), "{said}");
     let recipe = "[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\nmax_tokens = 256\nkeep = [\"Longish\"]\n";
     let pipeline = load(recipe, input.path(), out.path()).unwrap();
-    let said = run(&pipeline, &with(Known::default(), 1).1).unwrap_err().to_string();
+    let said = run(&pipeline, &with(LetterCounter::default(), 1).1).unwrap_err().to_string();
     assert!(
         said.contains("`stage.classify.keep`: is `Longish`") && said.contains("Short, Middling, Long"),
         "{said}"
@@ -349,12 +351,12 @@ fn what_cannot_be_is_reported_before_anything_is_read() {
     let pipeline = load(RECIPE, input.path(), out.path()).unwrap();
     let said = run(&pipeline, &options(1)).unwrap_err().to_string();
     assert!(said.contains("without models") && said.contains("model"), "{said}");
-    let broken = Known { broken: true, ..Known::default() };
+    let broken = LetterCounter { broken: true, ..LetterCounter::default() };
     let said = run(&pipeline, &with(broken, 1).1).unwrap_err().to_string();
     assert!(said.contains("its family is unknown"), "{said}");
     assert!(!out.path().join("00-perplexity").exists());
     let recipe = "memory = \"40MiB\"\n[input]\nmax_document_bytes = 1000000\n[[stage]]\nuse = \"semantic\"\nmodel = \"MODEL\"\nclusters = 1000000\n";
     let pipeline = load(recipe, input.path(), out.path()).unwrap();
-    let said = run(&pipeline, &with(Known::default(), 1).1).unwrap_err().to_string();
+    let said = run(&pipeline, &with(LetterCounter::default(), 1).1).unwrap_err().to_string();
     assert!(said.contains("`stage.semantic.sample`") && said.contains("40.0 MiB"), "{said}");
 }

@@ -42,7 +42,7 @@ impl Feed<'_> {
 }
 
 /// The memory of a batch of feeds: pages that its tokens write and read.
-pub(crate) struct Feeding<'a> {
+pub(crate) struct FeedMemory<'a> {
     pages: &'a Pages,
     feeds: &'a [Feed<'a>],
     rows: Vec<Range<usize>>,
@@ -52,7 +52,7 @@ pub(crate) struct Feeding<'a> {
     pub sources: BatchSources,
 }
 
-impl<'a> Feeding<'a> {
+impl<'a> FeedMemory<'a> {
     /// The batch of some feeds, with masks that let every token see its own sequence up to itself, and its memory.
     ///
     /// # Panics
@@ -61,7 +61,7 @@ impl<'a> Feeding<'a> {
         (device, model): (&Device, &Model),
         pages: &'a Pages,
         feeds: &'a [Feed<'a>],
-    ) -> (Batch, Feeding<'a>) {
+    ) -> (Batch, FeedMemory<'a>) {
         device.pool.enter("batch", -1);
         let (mut ids, mut positions, mut rows) = (Vec::new(), Vec::new(), Vec::new());
         for feed in feeds {
@@ -76,7 +76,7 @@ impl<'a> Feeding<'a> {
             [&model.looked_up(&ids)[..], &positions].map(|row| device.from_i32(row, Category::Data));
         let ropes = model.rope_tables(device, &positions, &sequences);
         let sources = BatchSources::new(model, feeds.iter().filter_map(|feed| feed.source));
-        let mut feeding = Feeding { pages, feeds, rows, on_disk: Vec::new(), sources };
+        let mut feeding = FeedMemory { pages, feeds, rows, on_disk: Vec::new(), sources };
         feeding.on_disk = (0..pages.classes()).map(|class| feeding.sees_disk(class)).collect();
         feeding.read_ahead(0);
         let mut masks: Vec<Mask> =
@@ -301,7 +301,7 @@ impl Piece {
     }
 }
 
-impl LayerMemory for Feeding<'_> {
+impl LayerMemory for FeedMemory<'_> {
     fn append(&mut self, device: &Device, layer: usize, k: &Tensor, v: &Tensor) -> (Tensor, Tensor) {
         let (class, [keys, values]) = (self.pages.of_layer[layer], &self.pages.layers[layer]);
         let on_disk = self.on_disk[class];

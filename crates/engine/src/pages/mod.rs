@@ -19,7 +19,7 @@ use std::path::Path;
 use fathom_model::Model;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, Tensor};
 
-pub(crate) use feed::{Feed, Feeding};
+pub(crate) use feed::{Feed, FeedMemory};
 use file::{PageFile, Side};
 use row::row_bytes;
 pub(crate) use sources::SourceText;

@@ -33,22 +33,22 @@ impl Draft {
 
 /// The guessing state of a sequence.
 #[derive(Clone, Debug)]
-pub(crate) struct Drafting {
+pub(crate) struct DraftState {
     most: usize,
     length: usize,
     quiet: u32,
     failed: u32,
 }
 
-impl Drafting {
+impl DraftState {
     /// At most `most` guesses per step; 0 for none.
-    pub fn new(most: usize) -> Drafting {
-        Drafting { most, length: FIRST.min(most), quiet: 0, failed: 0 }
+    pub fn new(most: usize) -> DraftState {
+        DraftState { most, length: FIRST.min(most), quiet: 0, failed: 0 }
     }
 
     /// The same settings for another sequence.
-    pub fn fresh(&self) -> Drafting {
-        Drafting::new(self.most)
+    pub fn fresh(&self) -> DraftState {
+        DraftState::new(self.most)
     }
 
     /// Guesses the next tokens of a sequence, at most `room`: the continuation of an earlier match of at least `least`
@@ -135,7 +135,7 @@ mod tests {
     fn what_followed_before_is_guessed() {
         let ids = [1, 2, 3, 4, 5, 6, 9, 1, 2, 3];
         assert_eq!(earlier(&ids), Some((3, 3)));
-        let mut drafting = Drafting::new(8);
+        let mut drafting = DraftState::new(8);
         assert_eq!(drafting.draft(&ids, 100, LEAST_MATCH), [4, 5, 6]);
         assert_eq!(drafting.draft(&ids, 1, LEAST_MATCH), [4]);
         assert!(drafting.draft(&ids[..6], 100, LEAST_MATCH).is_empty());
@@ -149,12 +149,12 @@ mod tests {
         let long: Vec<u32> = (0..10).chain(0..10).collect();
         drafting.judge(3, 0);
         assert_eq!(drafting.draft(&long[..19], 100, LONG_MATCH), [9]);
-        assert!(Drafting::new(8).draft(&ids, 100, LONG_MATCH).is_empty());
+        assert!(DraftState::new(8).draft(&ids, 100, LONG_MATCH).is_empty());
         // Repetitions of one token, and alternations of two, are continued.
-        let mut drafting = Drafting::new(8);
+        let mut drafting = DraftState::new(8);
         assert_eq!(drafting.draft(&[7; 6], 100, LEAST_MATCH), [7; 3]);
         drafting.judge(3, 3);
         assert_eq!(drafting.draft(&[1, 2, 1, 2, 1, 2, 1], 5, LEAST_MATCH), [2, 1, 2, 1, 2]);
-        assert!(Drafting::new(0).draft(&ids, 100, LEAST_MATCH).is_empty());
+        assert!(DraftState::new(0).draft(&ids, 100, LEAST_MATCH).is_empty());
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Guess {
 }
 
 /// The guesses of a sequence in progress.
-struct Guessing {
+struct GuessProgress {
     index: usize,
     /// The tokens to read next.
     ids: Vec<u32>,
@@ -51,7 +51,7 @@ struct Guessing {
     structure: Option<Constraint>,
 }
 
-impl Guessing {
+impl GuessProgress {
     /// Chooses the next guess; false if there are to be no more.
     fn next(&mut self, device: &Device, logits: &Tensor, drafts: &mut Vec<u32>) -> bool {
         let allowed = self.structure.as_mut().map(Constraint::mask).transpose();
@@ -133,7 +133,7 @@ impl<'e> Drafter<'e> {
         running: &mut [Sequence<'_>],
         index: usize,
         (lead, left): (usize, usize),
-    ) -> Option<Guessing> {
+    ) -> Option<GuessProgress> {
         let sequence = &mut running[index];
         if left == 0 || !sequence.guesses() || !sequence.drafts.is_empty() {
             return None;
@@ -164,7 +164,7 @@ impl<'e> Drafter<'e> {
             return None;
         }
         let structure = sequence.structure.as_mut().map(Constraint::again);
-        Some(Guessing { index, ids, most, sampler: sequence.sampler.guessing(), structure })
+        Some(GuessProgress { index, ids, most, sampler: sequence.sampler.guessing(), structure })
     }
 
     /// The draft state of a new sequence: it shares the prompt of another answer that has been read; `None` while
@@ -188,9 +188,9 @@ impl<'e> Drafter<'e> {
     }
 
     /// The hidden states of the tokens read next.
-    fn read(&mut self, running: &[Sequence<'_>], open: &[Guessing]) -> Tensor {
+    fn read(&mut self, running: &[Sequence<'_>], open: &[GuessProgress]) -> Tensor {
         let mut feeds = Vec::with_capacity(open.len());
-        for Guessing { index, ids, .. } in open {
+        for GuessProgress { index, ids, .. } in open {
             let Some(Draft { table, held }) = &running[*index].draft else { continue };
             feeds.push(Feed {
                 ids,

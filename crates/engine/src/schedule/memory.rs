@@ -15,7 +15,7 @@ use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, Tensor};
 
 use super::reading::{
-    AT_ONCE, Fetch, LATE, Reading, StoreProgress, packed, packed_states, unpacked, unpacked_states,
+    AT_ONCE, Fetch, LATE, PrefixRead, StoreProgress, packed, packed_states, unpacked, unpacked_states,
 };
 use super::sequence::Sequence;
 use crate::engine::Engine;
@@ -58,7 +58,7 @@ pub(super) struct Memory {
     tree: Tree,
     store: Option<Beginnings>,
     /// Reads from the store in progress.
-    reads: Vec<Reading>,
+    reads: Vec<PrefixRead>,
     /// Time without an answer after which a disk is given up.
     pub late: Duration,
     /// The rank's part of the model.
@@ -239,7 +239,7 @@ impl Memory {
             return Fetch::Later;
         }
         *fetched = true;
-        self.reads.push(Reading {
+        self.reads.push(PrefixRead {
             of: (*request, *answer),
             ids: ids.clone(),
             on_disk: *on_disk,
@@ -296,7 +296,7 @@ impl Memory {
     }
 
     /// For each prefix, the number of pages that all ranks have, and whether one of them has no more
-    /// ([`Reading::counts`]).
+    /// ([`PrefixRead::counts`]).
     fn agreed(&self, device: &Device, own: &[[usize; 2]]) -> Vec<[usize; 2]> {
         if self.part.is_none() {
             return own.to_vec();
@@ -326,7 +326,7 @@ impl Memory {
     }
 
     /// Copies the next page of a prefix to memory; false if there is no room, or its parent was evicted.
-    fn graft(&mut self, device: &Device, read: &mut Reading) -> bool {
+    fn graft(&mut self, device: &Device, read: &mut PrefixRead) -> bool {
         let (Some(bytes), tree) = (read.arrived.pop_front(), &mut self.tree) else { return false };
         let (pages, index) = (&mut self.pages, read.next);
         if index == read.chains.len() {

@@ -40,7 +40,7 @@ use answers::Answers;
 use batch::Batch;
 use beams::{Beam, Search};
 use clock::Clock;
-use draft::Drafting;
+use draft::DraftState;
 use drafter::Drafter;
 pub(crate) use drafter::Guess;
 use memory::Memory;
@@ -171,8 +171,8 @@ impl<'e> Scheduler<'e> {
             sampler,
             writer,
             structure,
-            drafting: Drafting::new(self.drafts()),
-            guessing: Drafting::new(self.drafts()),
+            drafting: DraftState::new(self.drafts()),
+            guessing: DraftState::new(self.drafts()),
             draft: None,
             drafts: Vec::new(),
             saved: None,

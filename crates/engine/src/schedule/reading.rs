@@ -48,7 +48,7 @@ pub(super) enum Fetch {
 }
 
 /// A prefix being read from disk for a sequence, until the sequence takes it.
-pub(super) struct Reading {
+pub(super) struct PrefixRead {
     /// The sequence: its request and answer index.
     pub of: (u64, usize),
     pub root: Root,
@@ -79,7 +79,7 @@ pub(super) struct Reading {
     pub done: bool,
 }
 
-impl Reading {
+impl PrefixRead {
     /// Number of pages that could be copied to memory now, and whether no more arrive; before the start, the number of
     /// all pages.
     pub fn counts(&self) -> [usize; 2] {

@@ -8,7 +8,7 @@ use fathom_grad::Terms;
 use fathom_model::{RopeSpec, Spec};
 
 use super::beams::{Beam, Search};
-use super::draft::{Draft, Drafting};
+use super::draft::{Draft, DraftState};
 use super::reading::StoreProgress;
 use crate::adapted::AdaptedModel;
 use crate::answer::Writer;
@@ -83,9 +83,9 @@ pub(super) struct Sequence<'e> {
     pub writer: Writer<'e>,
     /// The structure that the answer must have.
     pub structure: Option<Constraint>,
-    pub drafting: Drafting,
+    pub drafting: DraftState,
     /// The guessing state of the draft model.
-    pub guessing: Drafting,
+    pub guessing: DraftState,
     /// The draft model's progress in it.
     pub draft: Option<Draft>,
     /// Guesses of this step.

@@ -201,7 +201,7 @@ impl Commands {
     }
 
     fn submit(&self, scheduler: &mut Scheduler<'_>, id: u64, mut request: CheckedRequest, sink: Sink) {
-        let mut listening = Listening { sink, shared: self.shared.clone() };
+        let mut listening = CountedSink { sink, shared: self.shared.clone() };
         // Its adapter may have been unloaded since the check.
         if let Some(Err(error)) = request.asked.adapter.as_deref().map(|name| scheduler.engine.adapter(name))
         {
@@ -233,12 +233,12 @@ enum Next {
 }
 
 /// A sink that counts as an open request until it is dropped.
-struct Listening {
+struct CountedSink {
     sink: Sink,
     shared: Arc<ServiceState>,
 }
 
-impl Drop for Listening {
+impl Drop for CountedSink {
     fn drop(&mut self) {
         self.shared.open.fetch_sub(1, Ordering::Relaxed);
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 
 use fathom_base::{
     Administer, Conversation, Describe, Evaluate, Generate, GenerateRequest, Load, ModelCard, Numbers,
-    Reading, Result, Sink, TextIds, TextPair, Ticket, Tokenize, VectorSink,
+    Result, Sink, SpecialTokens, TextIds, TextPair, Ticket, Tokenize, VectorSink,
 };
 
 use super::state::{Command, Facts, ServiceState};
@@ -67,12 +67,12 @@ impl Describe for Handle {
 }
 
 impl Tokenize for Handle {
-    fn encode(&self, text: &str, reading: Reading) -> Result<Vec<u32>> {
+    fn encode(&self, text: &str, reading: SpecialTokens) -> Result<Vec<u32>> {
         let Facts { tokenizer, .. } = &self.facts;
         let ids = match reading {
-            Reading::Text => tokenizer.encode(text),
-            Reading::Rendered => tokenizer.encode_special(text),
-            Reading::Prompt => tokenizer.encode_prompt(text),
+            SpecialTokens::Text => tokenizer.encode(text),
+            SpecialTokens::Rendered => tokenizer.encode_special(text),
+            SpecialTokens::Prompt => tokenizer.encode_prompt(text),
         };
         Ok(ids.map_err(Error::from)?)
     }

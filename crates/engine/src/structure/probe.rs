@@ -91,7 +91,7 @@ impl Probe {
         let why = |error: std::io::Error| {
             refused(format!("no process can be started to compile it ({}): {error}", self.program.display()))
         };
-        let mut running = Running(command.spawn().map_err(why)?);
+        let mut running = ProbeProcess(command.spawn().map_err(why)?);
         let started = Instant::now();
         // The process reads all input first; if it has ended, its exit status tells why.
         let written = running.0.stdin.take().map_or(Ok(()), |mut to| to.write_all(asked));
@@ -142,9 +142,9 @@ fn judged(ended: ExitStatus, reason: &str) -> Result<(), Error> {
 }
 
 /// A process that ends with its owner.
-struct Running(Child);
+struct ProbeProcess(Child);
 
-impl Drop for Running {
+impl Drop for ProbeProcess {
     fn drop(&mut self) {
         // The process may have ended, and a process that cannot be killed is beyond help.
         _ = self.0.kill();

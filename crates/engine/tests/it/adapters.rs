@@ -9,7 +9,7 @@ use fathom_engine::{Engine, Limits, Scheduler, StoreLocation};
 use fathom_model::{Model, ModelView, load_peft, open, open_peft, share_base, shared_bytes};
 use fathom_tensor::{DType, PageFormat};
 
-use crate::batch::{Bed, Heard, listen, together};
+use crate::batch::{AnswerBits, Bed, listen, together};
 
 const BASE: &str = "../golden_adapters/llama";
 /// Low-rank terms, of attention alone and of everything; magnitudes; factors; terms of different ranks by projection,
@@ -62,7 +62,7 @@ fn requests(vocab: usize) -> Vec<GenerateRequest> {
     (0..10).map(request).collect()
 }
 
-fn alone(beds: &[Bed], request: &GenerateRequest) -> Heard {
+fn alone(beds: &[Bed], request: &GenerateRequest) -> AnswerBits {
     let at = CASES.iter().position(|case| request.adapter.as_deref() == Some(case));
     let engine = beds[at.unwrap_or(CASES.len())].engine(4096);
     let request = GenerateRequest { adapter: None, ..request.clone() };
@@ -76,7 +76,7 @@ fn answers_among_other_adapters_have_the_bits_of_the_adapters_own_models() {
         beds.push(Bed::new(BASE, dtype));
         let bed = &beds[CASES.len()];
         let requests = requests(bed.model.spec.vocab);
-        let alone: Vec<Heard> = requests.iter().map(|request| alone(&beds, request)).collect();
+        let alone: Vec<AnswerBits> = requests.iter().map(|request| alone(&beds, request)).collect();
         // Their answers differ.
         assert!(alone[0] != alone[9] && requests[0].adapter == requests[9].adapter);
         let plain = |at: usize| GenerateRequest { adapter: None, ..requests[at].clone() };
@@ -166,7 +166,7 @@ fn as_their_own_models(base: &str, cases: &[&str; 2], dtype: DType) {
         )
     };
     let plain: Vec<GenerateRequest> = (0..6).map(request).collect();
-    let alone: Vec<Heard> = (0..6)
+    let alone: Vec<AnswerBits> = (0..6)
         .map(|at| {
             let engine = beds.get(at % 3).unwrap_or(&bed).engine(4096);
             together(&engine, engine.capacity(1, 300), &plain[at..at + 1], 0).swap_remove(0)
@@ -292,7 +292,7 @@ fn adapters_come_and_go_while_others_are_answered() {
         together(&engine, engine.capacity(1, 300), &[plain(None, 40)], 0).swap_remove(0)
     };
     engine.load_adapter("a", &folder("dora")).unwrap();
-    let heard: [RefCell<Heard>; 3] = Default::default();
+    let heard: [RefCell<AnswerBits>; 3] = Default::default();
     let ends = RefCell::default();
     let mut scheduler = Scheduler::new(&engine, engine.capacity(4, 300));
     scheduler.submit(plain(Some("a"), 40), listen(&heard[0], &ends)).unwrap();

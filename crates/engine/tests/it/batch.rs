@@ -53,10 +53,10 @@ impl Bed {
 }
 
 /// Ids and the bits of their log-probabilities, by answer.
-pub type Heard = Vec<(Vec<u32>, Vec<u32>)>;
+pub type AnswerBits = Vec<(Vec<u32>, Vec<u32>)>;
 
 pub fn listen<'h>(
-    heard: &'h RefCell<Heard>,
+    heard: &'h RefCell<AnswerBits>,
     ends: &'h RefCell<Vec<Stop>>,
 ) -> Box<dyn FnMut(Event) -> Flow + 'h> {
     Box::new(|event| {
@@ -82,8 +82,8 @@ pub fn together(
     capacity: Capacity,
     requests: &[GenerateRequest],
     apart: usize,
-) -> Vec<Heard> {
-    let heard: Vec<RefCell<Heard>> = requests.iter().map(|_| RefCell::default()).collect();
+) -> Vec<AnswerBits> {
+    let heard: Vec<RefCell<AnswerBits>> = requests.iter().map(|_| RefCell::default()).collect();
     let ends = RefCell::default();
     let mut scheduler = Scheduler::new(engine, capacity);
     for (request, heard) in requests.iter().zip(&heard) {
@@ -124,7 +124,7 @@ pub const WAYS: [(usize, usize, usize); 3] = [(4096, 8, 0), (37, 3, 1), (1, 8, 3
 pub fn steady(bed: &Bed, what: &str, ways: &[(usize, usize, usize)]) {
     let requests = requests(bed);
     let engine = bed.engine(4096);
-    let alone: Vec<Heard> = requests
+    let alone: Vec<AnswerBits> = requests
         .iter()
         .map(|request| {
             together(&engine, engine.capacity(1, 600), std::slice::from_ref(request), 0).swap_remove(0)

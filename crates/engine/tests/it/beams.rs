@@ -9,7 +9,7 @@ use fathom_engine::{Capacity, Engine, Scheduler};
 use fathom_tensor::DType;
 use serde_json::Value;
 
-use crate::batch::{Bed, Heard, listen, requests, together};
+use crate::batch::{AnswerBits, Bed, listen, requests, together};
 
 fn list(value: &Value) -> Vec<u32> {
     serde_json::from_value(value.clone()).unwrap()
@@ -125,7 +125,7 @@ fn one_beam_is_the_greedy_answer() {
 fn beams_share_their_pages_and_leave_none() {
     let bed = Bed::new("llama2", DType::F32);
     let engine = bed.engine(64);
-    let (heard, ends) = (RefCell::<Heard>::default(), RefCell::default());
+    let (heard, ends) = (RefCell::<AnswerBits>::default(), RefCell::default());
     let mut scheduler = Scheduler::new(&engine, engine.capacity(8, 400));
     let request = searching(&bed, 8);
     let id = scheduler.submit(request.clone(), listen(&heard, &ends)).unwrap();

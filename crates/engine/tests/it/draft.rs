@@ -9,7 +9,7 @@ use fathom_tensor::DType;
 use fathom_text::Tokenizer;
 
 use crate::adapters::golden;
-use crate::batch::{Bed, Heard, WAYS, listen, requests, together};
+use crate::batch::{AnswerBits, Bed, WAYS, listen, requests, together};
 
 fn limits(chunk_tokens: usize) -> Limits {
     Limits { context_tokens: 4096, chunk_tokens, draft_tokens: 6, ..Limits::default() }
@@ -29,7 +29,7 @@ fn prompt(bed: &Bed, tokens: u32) -> Vec<u32> {
 }
 
 /// Answers one request; returns the answer, the number of steps, and the load.
-fn steps(engine: &Engine<'_>, request: &GenerateRequest) -> (Heard, u64, fathom_base::Load) {
+fn steps(engine: &Engine<'_>, request: &GenerateRequest) -> (AnswerBits, u64, fathom_base::Load) {
     let (heard, ends) = (RefCell::default(), RefCell::default());
     let mut scheduler = Scheduler::new(engine, engine.capacity(4, 400));
     scheduler.submit(request.clone(), listen(&heard, &ends)).unwrap();
@@ -48,7 +48,7 @@ fn answers_have_the_bits_that_they_have_without() {
         let mut requests = requests(&bed);
         requests[1].answers = 3;
         let plain = bed.engine(4096);
-        let alone: Vec<Heard> = requests
+        let alone: Vec<AnswerBits> = requests
             .iter()
             .map(|request| {
                 together(&plain, plain.capacity(3, 600), std::slice::from_ref(request), 0).swap_remove(0)
@@ -112,7 +112,7 @@ fn tokens_that_were_guessed_are_distributed_as_the_model_says() {
     }
     let draft = engine(&small, 512);
     let engine = engine(&bed, 512).drafting(&draft).unwrap();
-    let heard: Vec<RefCell<Heard>> = (0..DRAWN).map(|_| RefCell::default()).collect();
+    let heard: Vec<RefCell<AnswerBits>> = (0..DRAWN).map(|_| RefCell::default()).collect();
     let ends = RefCell::default();
     let mut scheduler = Scheduler::new(&engine, engine.capacity(16, 20));
     for (seed, heard) in heard.iter().enumerate() {
@@ -202,7 +202,7 @@ fn beginnings_from_disk_and_structures_go_with_a_draft() {
     let draft = engine(&small, 200);
     let engine = engine(&bed, 200).drafting(&draft).unwrap();
     let ask = |engine: &Engine<'_>, at: Option<&StoreLocation>, request: &GenerateRequest| {
-        let (heard, ends) = (RefCell::<Heard>::default(), RefCell::default());
+        let (heard, ends) = (RefCell::<AnswerBits>::default(), RefCell::default());
         let mut scheduler = Scheduler::new(engine, engine.capacity(1, 800));
         if let Some(at) = at {
             scheduler = scheduler.keeping(at).unwrap();

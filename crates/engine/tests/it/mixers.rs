@@ -14,7 +14,7 @@ use fathom_model::{
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_text::Tokenizer;
 
-use crate::batch::{Bed, Heard, WAYS, requests, steady, together};
+use crate::batch::{AnswerBits, Bed, WAYS, requests, steady, together};
 use crate::recurrent;
 
 fn bed(device: Device) -> Bed {
@@ -206,7 +206,7 @@ fn guesses_and_several_answers_change_no_bit_of_models_with_states() {
         let one = |request: &GenerateRequest| {
             together(&plain, plain.capacity(3, 600), std::slice::from_ref(request), 0).swap_remove(0)
         };
-        let alone: Vec<Heard> = requests.iter().map(one).collect();
+        let alone: Vec<AnswerBits> = requests.iter().map(one).collect();
         assert_eq!(alone[1].len(), 3);
         for (chunk_tokens, sequences, apart) in WAYS.into_iter().take(2) {
             let guessing = engine(&bed, chunk_tokens, 6);

@@ -14,7 +14,7 @@ use fathom_model::{
 };
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
 
-use crate::batch::{Bed, Heard, WAYS, steady, together};
+use crate::batch::{AnswerBits, Bed, WAYS, steady, together};
 use crate::packed::{BUDGET, bed, cpu, folder, folder_of, held, text};
 
 const LORA: AdapterMethod = AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
@@ -142,7 +142,7 @@ fn requests(names: &[&str]) -> Vec<GenerateRequest> {
     (0..2 * names.len() + 2).map(request).collect()
 }
 
-fn alone(bed: &Bed, request: &GenerateRequest) -> Heard {
+fn alone(bed: &Bed, request: &GenerateRequest) -> AnswerBits {
     let (engine, request) = (bed.engine(4096), GenerateRequest { adapter: None, ..request.clone() });
     together(&engine, engine.capacity(1, 300), &[request], 0).swap_remove(0)
 }
@@ -156,7 +156,7 @@ fn check(base: &Bed, adapters: &[(&str, PathBuf, Bed)], what: &str) {
         let own = adapters.iter().find(|(name, ..)| request.adapter.as_deref() == Some(name));
         own.map_or(base, |(.., bed)| bed)
     };
-    let wanted: Vec<Heard> = requests.iter().map(|request| alone(of(request), request)).collect();
+    let wanted: Vec<AnswerBits> = requests.iter().map(|request| alone(of(request), request)).collect();
     assert!((1..=names.len()).all(|at| alone(base, &requests[at - 1]) != wanted[at - 1]), "{what}");
     for (chunk_tokens, apart) in [(4096, 0), (37, 1)] {
         let engine = base.engine(chunk_tokens);

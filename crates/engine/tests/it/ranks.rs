@@ -56,7 +56,7 @@ impl Part {
     }
 }
 
-type Ended = Result<Load, Error>;
+type EndResult = Result<Load, Error>;
 
 /// Options of a server besides the model.
 #[derive(Clone, Default)]
@@ -92,7 +92,7 @@ fn leads(
     mesh: Mesh,
     leader: Option<Leader>,
     send: impl FnOnce(Handle),
-) -> Ended {
+) -> EndResult {
     let part = Part::new(case, mesh);
     let draft = with.draft.map(|case| Part::of(case, Device { mesh: Mesh::alone(), ..part.device.clone() }));
     let drafting = draft.as_ref().map(Part::engine);
@@ -125,14 +125,14 @@ fn leads(
     commands.serve(&engine, capacity, with.kept.as_ref()).map(|()| Load::default())
 }
 
-fn follows((case, with): (&str, &With), mesh: Mesh, follower: &Follower) -> Ended {
+fn follows((case, with): (&str, &With), mesh: Mesh, follower: &Follower) -> EndResult {
     let part = Part::new(case, mesh);
     let engine = part.engine();
     follower.follow(&engine, with.capacity(&engine), with.kept.as_ref())
 }
 
 /// Serves a model over ranks; ends when its handle is dropped.
-fn start(case: &'static str, grid: Grid, with: &With) -> (Handle, Vec<JoinHandle<Ended>>) {
+fn start(case: &'static str, grid: Grid, with: &With) -> (Handle, Vec<JoinHandle<EndResult>>) {
     let (send, receive) = channel();
     let own = with.clone();
     if grid.ranks() == 1 {
@@ -161,10 +161,10 @@ fn ask(handle: &Handle, request: GenerateRequest) -> (fathom_base::Ticket, Recei
 }
 
 /// The ids of each answer, and log-probabilities; those of the prompt come first.
-type Heard = (Vec<Vec<u32>>, Vec<f32>);
+type AnswerBits = (Vec<Vec<u32>>, Vec<f32>);
 
-fn heard(events: &Receiver<Event>) -> (Heard, Vec<Stop>) {
-    let ((mut ids, mut logprobs), mut stops) = (Heard::default(), Vec::new());
+fn heard(events: &Receiver<Event>) -> (AnswerBits, Vec<Stop>) {
+    let ((mut ids, mut logprobs), mut stops) = (AnswerBits::default(), Vec::new());
     let mut by_answer = std::collections::BTreeMap::<usize, Vec<f32>>::new();
     for event in events {
         match event {
@@ -220,7 +220,7 @@ fn requests() -> Vec<GenerateRequest> {
 
 /// Answers to all requests over a grid, with one that is cancelled and one whose time is up; and the number of right
 /// guesses.
-fn answers(case: &'static str, grid: Grid, with: &With) -> (Vec<Heard>, u64) {
+fn answers(case: &'static str, grid: Grid, with: &With) -> (Vec<AnswerBits>, u64) {
     let (handle, threads) = start(case, grid, with);
     let asked: Vec<_> = requests().into_iter().map(|request| ask(&handle, request)).collect();
     let long = GenerateRequest::greedy((1..80).collect::<Vec<u32>>(), 200);
@@ -239,8 +239,8 @@ fn answers(case: &'static str, grid: Grid, with: &With) -> (Vec<Heard>, u64) {
     drop(given_up);
     drop(go_on);
     assert!(gone.iter().all(|event| matches!(event, Event::Piece { .. })));
-    assert_eq!(heard(&late), (Heard::default(), vec![Stop::Deadline]));
-    let all: Vec<Heard> = asked.iter().map(|(_, events)| heard(events).0).collect();
+    assert_eq!(heard(&late), (AnswerBits::default(), vec![Stop::Deadline]));
+    let all: Vec<AnswerBits> = asked.iter().map(|(_, events)| heard(events).0).collect();
     if grid.ranks() > 1 {
         let (send, vectors) = channel();
         let sink = Box::new(move |it| send.send(it).unwrap());
@@ -364,14 +364,14 @@ fn ranks_answer_with_adapters_as_one_does() {
             20,
         )
     };
-    let answers = |grid: Grid| -> Vec<Heard> {
+    let answers = |grid: Grid| -> Vec<AnswerBits> {
         let (handle, threads) = start(base, grid, &with);
         cases.iter().for_each(|case| handle.load_adapter(case, &folder(case)).unwrap());
         // An adapter that one rank refuses is on no rank.
         assert!(handle.load_adapter("other", &folder("gpt2_lora")).is_err());
         let all = (0..10).map(|index| (index, cases.get(index % 5).copied()));
         let asked: Vec<_> = all.map(|(index, case)| ask(&handle, request(index, case))).collect();
-        let mut all: Vec<Heard> = asked.iter().map(|(_, events)| heard(events).0).collect();
+        let mut all: Vec<AnswerBits> = asked.iter().map(|(_, events)| heard(events).0).collect();
         drop(asked);
         handle.unload_adapter("dora").unwrap();
         handle.load_adapter("dora", &folder("lora_attention")).unwrap();
@@ -418,7 +418,7 @@ fn ranks_answer_with_biases_of_adapters_as_one_does() {
 
 fn as_one_does(base: &'static str, cases: [&str; 2], grids: [Grid; 2]) {
     let with = With { capacity: Some((3, 300)), ..With::default() };
-    let answers = |grid: Grid| -> Vec<Heard> {
+    let answers = |grid: Grid| -> Vec<AnswerBits> {
         let (handle, threads) = start(base, grid, &with);
         cases.iter().for_each(|case| handle.load_adapter(case, &golden(case).join("after")).unwrap());
         let request = |adapter: Option<&str>| GenerateRequest {
@@ -465,7 +465,7 @@ fn ranks_go_on_from_disk_with_the_same_bits() {
             ..GenerateRequest::greedy((0..tokens).map(|at| (at * 7919 + 13) % 90).collect::<Vec<u32>>(), 20)
         };
         // Each runs, as far as the store can tell, in a process of its own.
-        let answer_from = |grid: Grid, kept: bool, on_disk: bool| -> (Vec<Heard>, u64) {
+        let answer_from = |grid: Grid, kept: bool, on_disk: bool| -> (Vec<AnswerBits>, u64) {
             let kept = kept.then(|| Beginnings::open(&at).unwrap());
             let with = With { capacity: Some((2, 700)), kept, on_disk, ..With::default() };
             let (handle, threads) = start(case, grid, &with);

@@ -8,7 +8,7 @@ use fathom_engine::{Capacity, Engine, Limits, Scheduler, StoreLocation};
 use fathom_model::ModelView;
 use fathom_tensor::{DType, PAGE_ROWS};
 
-use crate::batch::{Bed, Heard, listen, together};
+use crate::batch::{AnswerBits, Bed, listen, together};
 
 /// Number of steps after which unfinished requests never finish.
 const MOST_STEPS: usize = 20_000;
@@ -62,8 +62,8 @@ fn run(
     (engine, capacity, store): (&Engine<'_>, Capacity, Option<&StoreLocation>),
     requests: &[GenerateRequest],
     what: &str,
-) -> Vec<Option<Heard>> {
-    let heard: Vec<RefCell<Heard>> = requests.iter().map(|_| RefCell::default()).collect();
+) -> Vec<Option<AnswerBits>> {
+    let heard: Vec<RefCell<AnswerBits>> = requests.iter().map(|_| RefCell::default()).collect();
     let ends = RefCell::default();
     let mut scheduler = Scheduler::new(engine, capacity);
     if let Some(store) = store {

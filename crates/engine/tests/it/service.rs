@@ -6,7 +6,7 @@ use std::thread;
 
 use fathom_base::{
     Administer, Continuation, Describe, Evaluate, Event, Generate, GenerateRequest, LanguageModel, ModelCard,
-    Numbers, Prompt, PromptPart, Reading, Sampling, Stop, Tokenize,
+    Numbers, Prompt, PromptPart, Sampling, SpecialTokens, Stop, Tokenize,
 };
 use fathom_engine::{Capacity, Facts, Handle, Structures, TextReading, service};
 use fathom_tensor::DType;
@@ -245,7 +245,7 @@ fn vectors_and_tokens() {
     assert!(
         handle.render(&fathom_base::Conversation::default()).unwrap_err().to_string().contains("template")
     );
-    let ids = handle.encode("a b", Reading::Text).unwrap();
+    let ids = handle.encode("a b", SpecialTokens::Text).unwrap();
     assert_eq!(handle.decode(&ids).unwrap(), "a b");
     let bytes: Vec<u8> = ids.iter().flat_map(|id| handle.token_bytes(*id)).collect();
     assert_eq!(bytes, b"a b");
@@ -313,7 +313,7 @@ fn whole_answers_are_collected_and_a_caller_may_stop_waiting() {
         PromptPart::Ids(vec![5]),
         PromptPart::Text("b".into()),
     ]);
-    let text = |text| handle.encode(text, Reading::Text).unwrap();
+    let text = |text| handle.encode(text, SpecialTokens::Text).unwrap();
     assert_eq!(handle.ids(&parts).unwrap(), [text("a b"), vec![5], text("b")].concat());
     let error =
         handle.ids(&Prompt::Conversation(fathom_base::Conversation::default())).unwrap_err().to_string();

@@ -12,7 +12,7 @@ use fathom_engine::{Beginnings, Engine, KeptModel, Limits, Scheduler, StoreLocat
 use fathom_model::ModelView;
 use fathom_tensor::{DType, PageFormat};
 
-use crate::batch::{Bed, Heard, listen};
+use crate::batch::{AnswerBits, Bed, listen};
 use crate::mixers;
 
 const PROMPT: usize = 600;
@@ -39,7 +39,12 @@ fn request(bed: &Bed, last: u32) -> GenerateRequest {
 }
 
 /// Answers one request, in a process of its own as far as the store can tell.
-fn ask(bed: &Bed, kv: PageFormat, at: Option<&StoreLocation>, request: &GenerateRequest) -> (Heard, Load) {
+fn ask(
+    bed: &Bed,
+    kv: PageFormat,
+    at: Option<&StoreLocation>,
+    request: &GenerateRequest,
+) -> (AnswerBits, Load) {
     let limits = Limits { context_tokens: 4096, chunk_tokens: 200, draft_tokens: 0, kv };
     let engine = Engine::new(
         ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
@@ -113,7 +118,7 @@ fn a_conversation_goes_on_from_disk_with_the_same_bits() {
 }
 
 /// A store with the prefix of a request that was answered: the request and its answers.
-fn asked_before() -> (tempfile::TempDir, Bed, StoreLocation, GenerateRequest, Heard) {
+fn asked_before() -> (tempfile::TempDir, Bed, StoreLocation, GenerateRequest, AnswerBits) {
     let (folder, bed, at) = on_disk();
     let first = request(&bed, 1);
     let plain = ask(&bed, PageFormat::Plain, Some(&at), &first).0;
@@ -124,7 +129,7 @@ fn asked_before() -> (tempfile::TempDir, Bed, StoreLocation, GenerateRequest, He
 fn until_one_ends<'h>(
     scheduler: &mut Scheduler<'h>,
     requests: [&GenerateRequest; 2],
-    heard: &'h [RefCell<Heard>; 2],
+    heard: &'h [RefCell<AnswerBits>; 2],
     ends: &'h RefCell<Vec<Stop>>,
 ) {
     for (request, heard) in requests.into_iter().zip(heard) {
@@ -139,7 +144,7 @@ fn until_one_ends<'h>(
 #[test]
 fn what_is_read_from_disk_holds_up_no_other_request() {
     let (_folder, bed, at, first, plain) = asked_before();
-    let heard: [RefCell<Heard>; 2] = Default::default();
+    let heard: [RefCell<AnswerBits>; 2] = Default::default();
     let ends = RefCell::default();
     let engine = bed.engine(200);
     let mut scheduler = Scheduler::new(&engine, engine.capacity(2, PROMPT + 200)).keeping(&at).unwrap();
@@ -167,7 +172,7 @@ fn what_is_read_from_disk_holds_up_no_other_request() {
 #[test]
 fn what_a_disk_does_not_give_in_time_is_computed() {
     let (_folder, bed, at, first, plain) = asked_before();
-    let (heard, ends): (RefCell<Heard>, _) = Default::default();
+    let (heard, ends): (RefCell<AnswerBits>, _) = Default::default();
     let engine = bed.engine(200);
     let scheduler = Scheduler::new(&engine, engine.capacity(1, PROMPT + 200)).keeping(&at).unwrap();
     let mut scheduler = scheduler.with_patience(Duration::from_millis(50));
@@ -185,7 +190,7 @@ fn what_a_disk_does_not_give_in_time_is_computed() {
 #[test]
 fn what_is_read_from_disk_gives_way_to_what_runs() {
     let (_folder, bed, at, first, plain) = asked_before();
-    let heard: [RefCell<Heard>; 2] = Default::default();
+    let heard: [RefCell<AnswerBits>; 2] = Default::default();
     let ends = RefCell::default();
     let engine = bed.engine(200);
     // Pages for one of them, and a little more.
@@ -247,7 +252,7 @@ fn a_sequence_longer_than_memory_has_the_same_bits() {
         assert!(error.to_string().contains("serve.page_file_bytes"), "{error}");
         drop(refusing);
         for restored in [0, 512] {
-            let heard: [RefCell<Heard>; 5] = Default::default();
+            let heard: [RefCell<AnswerBits>; 5] = Default::default();
             let ends = RefCell::default();
             let mut scheduler = Scheduler::new(&engine, capacity[1].clone()).keeping(&at).unwrap();
             for (request, heard) in all.into_iter().zip(&heard) {

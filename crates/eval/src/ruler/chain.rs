@@ -1,6 +1,6 @@
 //! `vt`: a chain of assignments of variables among noise, after an example of its own.
 
-use super::haystack::{Drawing, Sample, Size, thrice};
+use super::haystack::{HaystackParts, Sample, Size, thrice};
 use super::needles::{NOISE, SHORT_TOKENS};
 use crate::error::Result;
 use crate::python::random::Random;
@@ -26,7 +26,7 @@ fn number(random: &mut Random) -> String {
 
 /// A prompt, and the variables of its chain.
 fn draw(
-    drawing: &mut Drawing<'_>,
+    drawing: &mut HaystackParts<'_>,
     mut numpy: Option<&mut Random>,
     size: usize,
 ) -> Result<(String, Vec<String>)> {
@@ -63,7 +63,7 @@ fn draw(
 }
 
 /// The example with other names and another value.
-fn renamed(drawing: &mut Drawing<'_>, numpy: &mut Random, example: &str) -> String {
+fn renamed(drawing: &mut HaystackParts<'_>, numpy: &mut Random, example: &str) -> String {
     let names: Vec<&str> = words(strip(example)).collect();
     let mut text = example.to_string();
     for name in &names[names.len() - HOPS - 1..] {
@@ -77,13 +77,13 @@ fn renamed(drawing: &mut Drawing<'_>, numpy: &mut Random, example: &str) -> Stri
 ///
 /// # Errors
 /// The length is too short.
-pub fn samples(drawing: &mut Drawing<'_>, count: usize) -> Result<Vec<Sample>> {
+pub fn samples(drawing: &mut HaystackParts<'_>, count: usize) -> Result<Vec<Sample>> {
     let mut numpy = Random::numpy(drawing.seed as u32);
     let (tokens, most) = (drawing.tokens, drawing.most);
     let answer_tokens = std::mem::take(&mut drawing.answer_tokens);
     drawing.most = EXAMPLE_TOKENS.saturating_sub(tokens - most);
     let size = Size { step: 5, probe: 5, bound: thrice, extra: 0 };
-    let mut of_example = |drawing: &mut Drawing<'_>, size| draw(drawing, None, size);
+    let mut of_example = |drawing: &mut HaystackParts<'_>, size| draw(drawing, None, size);
     let lines = drawing.largest(&size, &mut of_example)?;
     let example = drawing.sample(&size, lines, &mut of_example)?;
     let example = format!("{} {}\n", example.text, example.answers.join(" "));
@@ -92,7 +92,7 @@ pub fn samples(drawing: &mut Drawing<'_>, count: usize) -> Result<Vec<Sample>> {
     let extra = drawing.count(&example)? + answer_tokens;
     let size = Size { step, probe: step, bound: thrice, extra };
     let lines = drawing.largest(&size, &mut |drawing, size| draw(drawing, Some(&mut numpy), size))?;
-    let mut whole = |drawing: &mut Drawing<'_>, size| {
+    let mut whole = |drawing: &mut HaystackParts<'_>, size| {
         let (text, names) = draw(drawing, Some(&mut numpy), size)?;
         Ok((format!("{}\n{text}", renamed(drawing, &mut numpy, &example)), names))
     };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::haystack::{Drawing, Sample, Size, twice};
+use super::haystack::{HaystackParts, Sample, Size, twice};
 use super::needles::SHORT_TOKENS;
 use super::words;
 use crate::error::Result;
@@ -29,7 +29,7 @@ impl Lists {
     /// Numbered words, and the common ones among them.
     fn example(
         &mut self,
-        drawing: &mut Drawing<'_>,
+        drawing: &mut HaystackParts<'_>,
         count: usize,
         [common, rare]: [usize; 2],
     ) -> Result<(String, Vec<String>)> {
@@ -61,7 +61,7 @@ fn numbered<T: std::fmt::Display>(words: &[T]) -> String {
 ///
 /// # Errors
 /// The length is too short, or needs a file of words.
-pub fn common_words(drawing: &mut Drawing<'_>, count: usize) -> Result<Vec<Sample>> {
+pub fn common_words(drawing: &mut HaystackParts<'_>, count: usize) -> Result<Vec<Sample>> {
     let mut own = words::all();
     drawing.fixed().shuffle(&mut own);
     let mut lists = Lists { own, more: None };
@@ -72,7 +72,7 @@ pub fn common_words(drawing: &mut Drawing<'_>, count: usize) -> Result<Vec<Sampl
              often in the list are:"
         )
     };
-    let mut draw = |drawing: &mut Drawing<'_>, count: usize| {
+    let mut draw = |drawing: &mut HaystackParts<'_>, count: usize| {
         let short = drawing.tokens < SHORT_TOKENS;
         let (shown, repeats) = if short { (20, [3, 1]) } else { (40, [10, 3]) };
         let (context, answers) = lists.example(drawing, shown, repeats)?;
@@ -86,7 +86,7 @@ pub fn common_words(drawing: &mut Drawing<'_>, count: usize) -> Result<Vec<Sampl
 }
 
 /// A coded text of at most `words` words, whose frequencies follow a zeta distribution, and the three most frequent.
-fn coded(drawing: &Drawing<'_>, vocabulary: &[String], words: usize) -> (String, Vec<String>) {
+fn coded(drawing: &HaystackParts<'_>, vocabulary: &[String], words: usize) -> (String, Vec<String>) {
     let mut all: Vec<&str> = Vec::new();
     for (at, word) in vocabulary.iter().enumerate() {
         let often = (words as f64 * ((at + 1) as f64).powf(-2.0) / ZETA_2) as usize;
@@ -103,7 +103,7 @@ fn coded(drawing: &Drawing<'_>, vocabulary: &[String], words: usize) -> (String,
 }
 
 /// Coded words in the order of their frequency; the first stands for noise.
-fn vocabulary(drawing: &mut Drawing<'_>, size: usize) -> Vec<String> {
+fn vocabulary(drawing: &mut HaystackParts<'_>, size: usize) -> Vec<String> {
     let mut words = BTreeSet::new();
     for _ in 0..size {
         words.insert(drawing.letters(b'a', CODED));
@@ -123,7 +123,7 @@ fn vocabulary(drawing: &mut Drawing<'_>, size: usize) -> Vec<String> {
 ///
 /// # Errors
 /// The length is too short.
-pub fn frequent_words(drawing: &mut Drawing<'_>, count: usize) -> Result<Vec<Sample>> {
+pub fn frequent_words(drawing: &mut HaystackParts<'_>, count: usize) -> Result<Vec<Sample>> {
     let room = drawing.most.saturating_sub(drawing.answer_tokens);
     let (size, step) = (room / TOKENS_PER_CODED, room / 32);
     if size < 4 || step == 0 {

@@ -16,7 +16,7 @@ const DRAWS: usize = 200;
 const DEPTHS: usize = 40;
 
 /// The parts that all tasks draw with.
-pub struct Drawing<'t> {
+pub struct HaystackParts<'t> {
     /// Tokenizer that lengths are measured with.
     pub tokenizer: &'t Tokenizer,
     /// Length asked for, answer included.
@@ -71,7 +71,7 @@ pub fn twice(tokens: f64, unit: f64) -> usize {
 /// A text and the answers in it.
 pub type TextWithAnswers = (String, Vec<String>);
 
-impl<'t> Drawing<'t> {
+impl<'t> HaystackParts<'t> {
     /// Number of tokens of a text, without those that a tokenizer puts around it.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
 use crate::python::random::Random;
-use haystack::{Drawing, Sample};
+use haystack::{HaystackParts, Sample};
 use needles::{Hay, Kind, Needles};
 use questions::Set;
 
@@ -113,7 +113,7 @@ pub fn rows(request: &Request<'_>, tokenizer: &Tokenizer) -> Result<Vec<Map<Stri
     else {
         return Err(Error::task(name, format!("a length of {} tokens is too short", request.tokens)));
     };
-    let mut drawing = Drawing {
+    let mut drawing = HaystackParts {
         tokenizer,
         tokens: request.tokens,
         most,
@@ -151,11 +151,12 @@ pub fn rows(request: &Request<'_>, tokenizer: &Tokenizer) -> Result<Vec<Map<Stri
     samples.into_iter().enumerate().map(row).collect()
 }
 
-fn needle_samples(drawing: &mut Drawing<'_>, needles: &Needles, count: usize) -> Result<Vec<Sample>> {
+fn needle_samples(drawing: &mut HaystackParts<'_>, needles: &Needles, count: usize) -> Result<Vec<Sample>> {
     let pairs = words::Pairs::new();
     let essay = if needles.hay == Hay::Essays { drawing.essay()? } else { Vec::new() };
     let size = needles.size(drawing);
-    let mut draw = |drawing: &mut Drawing<'_>, size: usize| needles.draw(drawing, (&pairs, &essay[..]), size);
+    let mut draw =
+        |drawing: &mut HaystackParts<'_>, size: usize| needles.draw(drawing, (&pairs, &essay[..]), size);
     let largest = drawing.largest(&size, &mut draw)?;
     (0..count).map(|_| drawing.sample(&size, largest, &mut draw)).collect()
 }

@@ -1,6 +1,6 @@
 //! `niah_*`: keys and values among sentences of noise, of other needles, or of essays.
 
-use super::haystack::{Drawing, Size, thrice};
+use super::haystack::{HaystackParts, Size, thrice};
 use super::words::Pairs;
 use crate::error::Result;
 
@@ -47,7 +47,7 @@ impl Kind {
         }
     }
 
-    fn draw(self, drawing: &mut Drawing<'_>, pairs: &Pairs) -> String {
+    fn draw(self, drawing: &mut HaystackParts<'_>, pairs: &Pairs) -> String {
         let random = &mut drawing.random;
         match self {
             Kind::Words => pairs.get(random.below(pairs.count())),
@@ -66,7 +66,7 @@ impl Kind {
 
 impl Needles {
     /// The step of the haystack's size.
-    pub fn size(&self, drawing: &Drawing<'_>) -> Size {
+    pub fn size(&self, drawing: &HaystackParts<'_>) -> Size {
         let step = match self.hay {
             Hay::Essays => 500,
             _ if drawing.tokens < SHORT_TOKENS => 5,
@@ -75,7 +75,7 @@ impl Needles {
         Size { step, probe: step, bound: thrice, extra: drawing.answer_tokens }
     }
 
-    fn needle(&self, drawing: &mut Drawing<'_>, pairs: &Pairs, key: &str) -> (String, String) {
+    fn needle(&self, drawing: &mut HaystackParts<'_>, pairs: &Pairs, key: &str) -> (String, String) {
         let value = self.value.draw(drawing, pairs);
         (format!("One of the special magic {} for {key} is: {value}.", self.value.name()), value)
     }
@@ -86,7 +86,7 @@ impl Needles {
     /// The haystack is too small for the needles.
     pub fn draw(
         &self,
-        drawing: &mut Drawing<'_>,
+        drawing: &mut HaystackParts<'_>,
         (pairs, essay): (&Pairs, &[String]),
         size: usize,
     ) -> Result<(String, Vec<String>)> {
@@ -100,7 +100,8 @@ impl Needles {
             values.push(own);
         }
         drawing.fixed().shuffle(&mut needles);
-        let too_few = |drawing: &Drawing<'_>| drawing.wrong("has more needles than sentences around them");
+        let too_few =
+            |drawing: &HaystackParts<'_>| drawing.wrong("has more needles than sentences around them");
         let context = if self.hay == Hay::Essays {
             drawing.planted(essay, size, &needles)?
         } else {

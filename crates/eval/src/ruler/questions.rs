@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::Value;
 
-use super::haystack::{Drawing, Sample, Size, thrice};
+use super::haystack::{HaystackParts, Sample, Size, thrice};
 use crate::error::Result;
 
 /// Set of the questions.
@@ -86,10 +86,16 @@ fn hotpot(found: &Value) -> Questions {
 }
 
 impl Questions {
-    fn draw(&self, drawing: &mut Drawing<'_>, at: usize, count: usize) -> Result<(String, Vec<String>)> {
+    fn draw(
+        &self,
+        drawing: &mut HaystackParts<'_>,
+        at: usize,
+        count: usize,
+    ) -> Result<(String, Vec<String>)> {
         let question = &self.all[at];
         let (own, near, all) = (&question.own, &question.near, self.documents.len());
-        let few = |drawing: &Drawing<'_>| drawing.wrong("its set has too few documents for this length");
+        let few =
+            |drawing: &HaystackParts<'_>| drawing.wrong("its set has too few documents for this length");
         let mut shown: Vec<&str> = if count >= all {
             self.documents.iter().cycle().take(count).map(String::as_str).collect()
         } else {
@@ -123,7 +129,7 @@ impl Questions {
 ///
 /// # Errors
 /// The file is missing or of another form; the length is too short.
-pub fn samples(drawing: &mut Drawing<'_>, set: Set, count: usize) -> Result<Vec<Sample>> {
+pub fn samples(drawing: &mut HaystackParts<'_>, set: Set, count: usize) -> Result<Vec<Sample>> {
     let (name, what) = match set {
         Set::Squad => ("squad.json", "SQuAD 2's development set (dev-v2.0.json)"),
         Set::Hotpot => ("hotpotqa.json", "HotpotQA's development set (hotpot_dev_distractor_v1.json)"),

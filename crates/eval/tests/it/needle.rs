@@ -9,9 +9,9 @@ use fathom_eval::*;
 use crate::{manual_clock, tokenizer};
 
 /// Continues a prompt with the result of `answer`.
-struct Answering<F: FnMut(&str) -> String>(RefCell<F>);
+struct AnswerFn<F: FnMut(&str) -> String>(RefCell<F>);
 
-impl<F: FnMut(&str) -> String> LanguageModel for Answering<F> {
+impl<F: FnMut(&str) -> String> LanguageModel for AnswerFn<F> {
     fn max_tokens(&self) -> usize {
         1 << 20
     }
@@ -30,8 +30,8 @@ impl<F: FnMut(&str) -> String> LanguageModel for Answering<F> {
     }
 }
 
-fn answering<F: FnMut(&str) -> String>(answer: F) -> Answering<F> {
-    Answering(RefCell::new(answer))
+fn answering<F: FnMut(&str) -> String>(answer: F) -> AnswerFn<F> {
+    AnswerFn(RefCell::new(answer))
 }
 
 /// The text that followed the earlier occurrence of the last line's words.

@@ -189,15 +189,15 @@ mod tests {
     use crate::context::LayoutSizes;
 
     /// Rows of queries, rows of keys, and which of them attend.
-    type Listed = Vec<(Range<usize>, Range<usize>, Band)>;
+    type AttendedRows = Vec<(Range<usize>, Range<usize>, Band)>;
 
-    fn listed(mask: &Mask) -> Listed {
+    fn listed(mask: &Mask) -> AttendedRows {
         let packed = mask.packed.as_ref().unwrap_or_else(|| panic!("nothing is known of {mask:?}"));
         packed.sequences.iter().map(|one| (one.q.clone(), one.k.clone(), one.band)).collect()
     }
 
     /// Four ranks of 16 tokens each: the host's bands for each step of rank 1.
-    fn around(docs: &[Range<usize>]) -> Vec<Listed> {
+    fn around(docs: &[Range<usize>]) -> Vec<AttendedRows> {
         let cut = LayoutSizes { tokens: 64, cp: 4, chunk: 64, windows: &[None], dynamic: None, pieces: None };
         let layout = ContextLayout::new(docs, &cut).unwrap();
         let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 20);
@@ -206,7 +206,8 @@ mod tests {
             Maker { device: &device, layout: &layout, windows: &[None], docs: 4, positions: &positions };
         let one = [layout.part(&[0, 1, 2, 3])];
         let whole = &maker.whole_steps(&one, 0, None)[0][0].mask;
-        let expected: Listed = docs.iter().map(|doc| (doc.clone(), doc.clone(), Band::Causal)).collect();
+        let expected: AttendedRows =
+            docs.iter().map(|doc| (doc.clone(), doc.clone(), Band::Causal)).collect();
         assert!(!whole.partial && listed(whole) == expected);
         let parts: Vec<StreamPart> = (0..4).map(|rank| layout.part(&[rank])).collect();
         let steps = &maker.whole_steps(&parts, 1, None)[0];

@@ -100,7 +100,7 @@ pub fn dealable(heads: usize, kv_heads: usize, ranks: usize) -> bool {
 
 /// Inputs for a rank's batch of a shared stream.
 #[derive(Clone, Copy, Debug)]
-pub struct Sharing<'a> {
+pub struct SharedStream<'a> {
     /// Distribution of the tokens.
     pub layout: &'a ContextLayout,
     /// One for all layers, or one per layer.
@@ -110,7 +110,7 @@ pub struct Sharing<'a> {
     pub states: Option<usize>,
 }
 
-impl Sharing<'_> {
+impl SharedStream<'_> {
     /// The documents of the rows that operations read in order, charged at `docs`: of the stream, or of this rank's
     /// pieces.
     pub fn documents(&self, device: &Device, docs: usize) -> DocumentRuns {
@@ -170,13 +170,13 @@ impl Context {
     #[track_caller]
     pub fn new(
         device: &Device,
-        sharing: &Sharing<'_>,
+        sharing: &SharedStream<'_>,
         windows: &[Option<usize>],
         docs: usize,
         positions: &[i32],
         own: &Tensor,
     ) -> (Vec<Mask>, Option<Context>) {
-        let Sharing { layout, comm, states } = *sharing;
+        let SharedStream { layout, comm, states } = *sharing;
         let axis = device.mesh.group(&[Axis::Cp]);
         let (cp, index) = (axis.size(), axis.index());
         assert!(

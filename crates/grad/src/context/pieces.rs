@@ -30,7 +30,7 @@ struct Piece {
 
 /// A map of a piece, which some of this rank's pieces need.
 #[derive(Clone, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct PieceMap {
     /// The rank that has it.
     pub rank: usize,
     /// Its place there.
@@ -45,7 +45,7 @@ pub(crate) struct Way {
     /// Ranks that need maps of own places, in the order in which they are applied.
     pub give: Vec<(usize, usize)>,
     /// The maps that this rank needs, in that order.
-    pub take: Vec<Taken>,
+    pub take: Vec<PieceMap>,
 }
 
 /// Rows before a piece, which its first rows read.
@@ -156,7 +156,7 @@ fn way<'a>(
         }
         if ranks.contains(&rank) {
             let into = needed.filter(|other| other.rank == rank).map(|other| other.place).collect();
-            way.take.push(Taken { rank: piece.rank, place: piece.place, into });
+            way.take.push(PieceMap { rank: piece.rank, place: piece.place, into });
         }
     }
     way

@@ -18,7 +18,7 @@ pub struct Projections {
 
 /// The projections with their weight in memory, for places where weights cannot be fetched.
 #[derive(Clone, Debug)]
-pub struct Projecting {
+pub struct ResidentProjections {
     weight: Tensor,
     columns: usize,
 }
@@ -36,10 +36,10 @@ pub struct ProjectedState {
 
 impl Projections {
     /// Fetches the weight into memory, for as long as the result lives.
-    pub fn fetch(&self, scope: &Scope<'_>) -> Projecting {
+    pub fn fetch(&self, scope: &Scope<'_>) -> ResidentProjections {
         let weights = scope.params.fetch(scope.device, [self.weight]);
         weights.wait();
-        Projecting { weight: scope.params.tensor(self.weight), columns: self.columns }
+        ResidentProjections { weight: scope.params.tensor(self.weight), columns: self.columns }
     }
 
     /// Adds the gradients of the weight.
@@ -58,7 +58,7 @@ impl Projections {
     }
 }
 
-impl Projecting {
+impl ResidentProjections {
     fn of(&self, index: usize) -> Tensor {
         self.weight.view_rows(index * self.columns..(index + 1) * self.columns)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_tensor::{Category, DType, Device, Element, Machine, Meta, Narrow, PoolUsage, ScaleRule};
 
-use super::{GemmFormat, Narrowing, Pass};
+use super::{GemmFormat, NarrowWeights, Pass};
 use crate::testing::{Matrix, Stream, assert_close, download, levels, upload, weights};
 use crate::{Counters, Grads, Places, Scope, Segments, Tape};
 
@@ -93,7 +93,7 @@ fn run(
 ) -> (Vec<[Matrix; 3]>, PoolUsage) {
     let device = &Device::new(machine, 1 << 30);
     let (mut params, ids) = weights(device, std::slice::from_ref(&numbers[0].w), dtype);
-    let narrowing = Narrowing::new(device, format, &ids, params.len(), 2);
+    let narrowing = NarrowWeights::new(device, format, &ids, params.len(), 2);
     params.set_narrowing(Some(narrowing));
     let steps = numbers.iter().map(|numbers| {
         let batch = Stream::documents(&[numbers.x.rows], None, 1).upload(device);
@@ -153,7 +153,7 @@ fn products_are_those_of_rounded_operands() {
 fn a_history_forgets() {
     let device = &Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);
     let (params, ids) = weights(device, &[Matrix::random(4, 4, 1)], DType::F32);
-    let narrowing = Narrowing::new(device, GemmFormat::Fp8Delayed, &ids, params.len(), 2);
+    let narrowing = NarrowWeights::new(device, GemmFormat::Fp8Delayed, &ids, params.len(), 2);
     let seen = narrowing.seen.as_ref().unwrap();
     let mut befores = Vec::new();
     for most in [3.0f32, 1.0, 2.0, 0.5, f32::INFINITY] {
@@ -166,7 +166,7 @@ fn a_history_forgets() {
     // A saved history resumes where it was.
     let (history, row) = narrowing.history().unwrap();
     let saved = device.to_f32(history);
-    let other = Narrowing::new(device, GemmFormat::Fp8Delayed, &ids, params.len(), 2);
+    let other = NarrowWeights::new(device, GemmFormat::Fp8Delayed, &ids, params.len(), 2);
     device.machine.copy(&device.from_f32(2, 3, &saved, Category::Data), other.history().unwrap().0);
     other.resume(device, row);
     assert_eq!(device.to_f32(&other.seen.as_ref().unwrap().before), befores[4]);

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use fathom_tensor::mesh::Flying;
+use fathom_tensor::mesh::Transfers;
 use fathom_tensor::{Category, DType, RunStates, Tensor};
 
 use crate::context::{PIECES, Pieces, Seams, Way};
@@ -141,7 +141,7 @@ fn exchange(
     pieces: &Pieces,
     sends: &[(usize, Tensor)],
     receives: &[(usize, Tensor)],
-) -> Flying {
+) -> Transfers {
     let [sends, receives] = [sends, receives]
         .map(|list| list.iter().map(|(rank, rows)| (*rank, rows)).collect::<Vec<(usize, &Tensor)>>());
     pieces.group.exchange(x.device, "rows", &sends, &receives)

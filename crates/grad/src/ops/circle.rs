@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fathom_tensor::mesh::Flying;
+use fathom_tensor::mesh::Transfers;
 use fathom_tensor::{Category, DType, Tensor};
 
 use crate::context::{Circle, Run};
@@ -81,7 +81,7 @@ fn exchange(
     collective: &'static str,
     sends: &[(usize, Tensor)],
     receives: &[(usize, Tensor)],
-) -> Flying {
+) -> Transfers {
     let [sends, receives] = [sends, receives].map(|list| -> Vec<(usize, &Tensor)> {
         list.iter().map(|(member, tensor)| (*member, tensor)).collect()
     });

@@ -107,13 +107,13 @@ impl Algebra for Recorder<'_, '_> {
 }
 
 /// Computes references, creating missing weights.
-struct Composed<'a> {
+struct ReferenceComposer<'a> {
     weights: &'a RefCell<Vec<Matrix>>,
     next: usize,
     stream: &'a Stream,
 }
 
-impl Composed<'_> {
+impl ReferenceComposer<'_> {
     fn weight(&mut self, rows: usize, cols: usize, middle: f64, spread: f64) -> Matrix {
         let mut weights = self.weights.borrow_mut();
         if weights.len() == self.next {
@@ -125,7 +125,7 @@ impl Composed<'_> {
     }
 }
 
-impl Algebra for Composed<'_> {
+impl Algebra for ReferenceComposer<'_> {
     type V = Matrix;
 
     fn linear(&mut self, x: &Matrix, out: usize, bias: bool) -> Matrix {
@@ -206,7 +206,7 @@ fn record(cx: &mut Ctx<'_>, residual: Residual, mut x: Val, ids: &[ParamId]) -> 
 }
 
 fn compose(weights: &RefCell<Vec<Matrix>>, residual: Residual, mut x: Matrix, stream: &Stream) -> Matrix {
-    let mut composed = Composed { weights, next: 0, stream };
+    let mut composed = ReferenceComposer { weights, next: 0, stream };
     for _ in 0..2 {
         let ([q, k, v], h) = heads(&mut composed, residual, &x);
         let attended = attention::attention([&q, &k, &v], stream, ATTENTION, None, None);

@@ -7,9 +7,9 @@ use std::time::Duration;
 use fathom_cpu::Cpu;
 use fathom_grad::{
     AttentionUse, Batch, Context, ContextLayout, Counters, CpComm, Grads, Keys, LayoutSizes, Param, Params,
-    Places, Scope, Segments, Sharing, Tape,
+    Places, Scope, Segments, SharedStream, Tape,
 };
-use fathom_tensor::mesh::{Grid, Imagined, Mesh, Seat, ThreadsOptions, Traffic, Wires, threads};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh, Seat, ThreadsOptions, Traffic, Wires, threads};
 use fathom_tensor::{Category, DType, Device, Machine, Meta, PoolUsage, Tensor};
 
 const HEADS: usize = 24;
@@ -113,7 +113,7 @@ impl Case {
     fn run_on(&self, device: &Device) -> Outcome {
         let layout = self.layout();
         let comm = [self.comm];
-        let sharing = Sharing { layout: &layout, comm: &comm, states: None };
+        let sharing = SharedStream { layout: &layout, comm: &comm, states: None };
         let positions: Vec<i32> = self.docs.iter().flat_map(|length| 0..*length as i32).collect();
         device.pool.enter("batch", -1);
         let own = device.from_i32(&sharing.own(device, &positions), Category::Data);
@@ -195,7 +195,7 @@ impl Case {
     fn plan(&self) -> Vec<Outcome> {
         let machine: Arc<dyn Machine> = Arc::new(Meta::new(Cpu::new(1, None).profile().clone()));
         let rank = |rank: usize| {
-            let mesh = Mesh::new(self.grid(), Box::new(Imagined::new(rank, self.cp)));
+            let mesh = Mesh::new(self.grid(), Box::new(CountingLink::new(rank, self.cp)));
             self.run_on(&Device::on_mesh(machine.clone(), 1 << 28, mesh))
         };
         (0..self.cp).map(rank).collect()

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{
     Batch, Context, ContextLayout, ConvUse, Counters, CpComm, Ctx, DeltaUse, Grads, HeadColumns, LayoutSizes,
-    PIECES, Param, ParamId, Params, Places, Scope, Segments, Sharing, SsdUse, Tape, Val,
+    PIECES, Param, ParamId, Params, Places, Scope, Segments, SharedStream, SsdUse, Tape, Val,
 };
-use fathom_tensor::mesh::{Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh, Seat, ThreadsOptions, Wires, threads};
 use fathom_tensor::{Category, Device, Machine, Meta, PoolUsage};
 
 const HEADS: usize = 4;
@@ -85,7 +85,7 @@ impl Scan {
     }
 
     fn run_on(self, device: &Device, (layout, states): (&ContextLayout, Option<usize>)) -> Outcome {
-        let sharing = Sharing { layout, comm: &[CpComm::P2p], states };
+        let sharing = SharedStream { layout, comm: &[CpComm::P2p], states };
         let positions: Vec<i32> = layout.docs().iter().flat_map(|rows| 0..rows.len() as i32).collect();
         device.pool.enter("batch", -1);
         let own = device.from_i32(&sharing.own(device, &positions), Category::Data);
@@ -222,7 +222,7 @@ fn plans_of_scans_by_heads_are_exact() {
     for scan in [Scan::Ssd(2), Scan::Delta(2)] {
         let layout = layout(4, false);
         for (rank, real) in run(scan, &layout).iter().enumerate() {
-            let mesh = Mesh::new(Grid { cp: 4, ..Grid::default() }, Box::new(Imagined::new(rank, 4)));
+            let mesh = Mesh::new(Grid { cp: 4, ..Grid::default() }, Box::new(CountingLink::new(rank, 4)));
             let plan = scan.run_on(&Device::on_mesh(machine.clone(), 1 << 28, mesh), (&layout, None));
             assert_eq!((plan.usage, plan.wires), (real.usage.clone(), real.wires.clone()), "{scan:?}");
         }
@@ -273,7 +273,7 @@ fn plans_of_scans_by_states_are_exact() {
     let machine: Arc<dyn Machine> = Arc::new(Meta::new(Cpu::new(1, None).profile().clone()));
     for layout in streams(4) {
         for (rank, real) in every_rank(Scan::Ssd(2), &layout, Some(TAPS - 1)).iter().enumerate() {
-            let mesh = Mesh::new(Grid { cp: 4, ..Grid::default() }, Box::new(Imagined::new(rank, 4)));
+            let mesh = Mesh::new(Grid { cp: 4, ..Grid::default() }, Box::new(CountingLink::new(rank, 4)));
             let device = Device::on_mesh(machine.clone(), 1 << 28, mesh);
             let plan = Scan::Ssd(2).run_on(&device, (&layout, Some(TAPS - 1)));
             assert_eq!((plan.usage, plan.wires), (real.usage.clone(), real.wires.clone()), "{layout:?}");

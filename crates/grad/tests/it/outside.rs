@@ -110,9 +110,9 @@ fn rows_from_outside_have_gradients() {
 }
 
 /// `h_t = h_(t-1) / 2 + x_t`, where h is the layer's state.
-struct Fading;
+struct DecayLayer;
 
-impl Op for Fading {
+impl Op for DecayLayer {
     fn name(&self) -> &'static str {
         "fading"
     }
@@ -153,7 +153,7 @@ impl Op for Fading {
 }
 
 fn fading(cx: &mut Ctx<'_>, x: Val) -> Val {
-    cx.whole(|cx| cx.apply(Fading, &[x], &[])[0])
+    cx.whole(|cx| cx.apply(DecayLayer, &[x], &[])[0])
 }
 
 /// States of two sequences.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{CpComm, Place, Places};
-use fathom_tensor::mesh::{Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh, Seat, ThreadsOptions, Wires, threads};
 use fathom_tensor::{DType, Device, Machine, Mark, Meta};
 
 use crate::stack::{Setup, Variant, whole};
@@ -49,7 +49,7 @@ fn ranks(setup: &Setup, chaos: Option<u64>) -> Vec<Rank> {
 
 fn plan(setup: &Setup, rank: usize) -> Rank {
     let machine: Arc<dyn Machine> = Arc::new(Meta::new(Cpu::new(1, None).profile().clone()));
-    let mesh = Mesh::new(Grid { cp: CP, ..Grid::default() }, Box::new(Imagined::new(rank, CP)));
+    let mesh = Mesh::new(Grid { cp: CP, ..Grid::default() }, Box::new(CountingLink::new(rank, CP)));
     step(setup, Device::on_mesh(machine, 1 << 30, mesh))
 }
 

@@ -9,7 +9,7 @@ use fathom_cpu::isa::Isa;
 use fathom_grad::{
     AdamW, AdamWSettings, AttentionUse, Batch, Context, ContextLayout, Counters, Counts, CpComm, Ctx, Grads,
     Head, HeadUse, Keys, Labels, LayoutSizes, LossTerm, Modules, Offload, Param, ParamId, Params, Place,
-    Places, RopeUse, Rotation, Scope, Segments, Sharing, Tape, Update, Val,
+    Places, RopeUse, Rotation, Scope, Segments, SharedStream, Tape, Update, Val,
 };
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::{Chaos, Options, Spill};
@@ -496,7 +496,7 @@ fn batch(device: &Device, rows: Range<usize>, docs: &[usize], comm: CpComm) -> (
         pieces: None,
     };
     let layout = ContextLayout::new(&parts, &cut).unwrap_or_else(|message| panic!("{message}"));
-    let sharing = Sharing { layout: &layout, comm: &[comm], states: None };
+    let sharing = SharedStream { layout: &layout, comm: &[comm], states: None };
     let ids: Vec<i32> = rows.clone().map(token).collect();
     let ids = device.from_i32(&sharing.own(device, &ids), Category::Data);
     let own = device.from_i32(&sharing.own(device, &positions), Category::Data);

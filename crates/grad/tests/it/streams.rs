@@ -9,7 +9,7 @@ use fathom_grad::{
     Alike, AttentionUse, Batch, Counters, Grads, Keys, Memory, Param, ParamId, Params, Places, Scope,
     Segments, Tape, Which, mask,
 };
-use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh, Seat, ThreadsOptions, threads};
+use fathom_tensor::mesh::{Axis, CountingLink, Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{Category, DType, Device, Machine, Meta, Slice};
 
 const WIDTH: usize = 16;
@@ -73,9 +73,9 @@ fn batch(device: &Device, docs: &[usize], to: &[usize]) -> Batch {
 }
 
 /// The squares' sum of this rank's rows, gradients by name, and the peak of memory.
-type Found = (f64, BTreeMap<String, Vec<f32>>, u64);
+type StreamResult = (f64, BTreeMap<String, Vec<f32>>, u64);
 
-fn step(device: &Device, places: &Places) -> Found {
+fn step(device: &Device, places: &Places) -> StreamResult {
     let mut params = Params::default();
     let mut weight = |name: &str, rows, split| weight(device, &mut params, (name, rows, split));
     let table = weight("table", VOCAB, Split::Rows);
@@ -143,7 +143,7 @@ fn step(device: &Device, places: &Places) -> Found {
     (y.iter().map(|y| f64::from(*y).powi(2)).sum(), grads, device.pool.usage().peak_reserved)
 }
 
-fn over_ranks(grid: Grid, places: &Places) -> Vec<Found> {
+fn over_ranks(grid: Grid, places: &Places) -> Vec<StreamResult> {
     std::thread::scope(|scope| {
         let rank = |seat: Seat| {
             scope.spawn(move || {
@@ -157,7 +157,7 @@ fn over_ranks(grid: Grid, places: &Places) -> Vec<Found> {
 }
 
 /// A weight's gradient from those of the ranks.
-fn whole(name: &str, ranks: &[Found], shared: bool) -> Vec<f32> {
+fn whole(name: &str, ranks: &[StreamResult], shared: bool) -> Vec<f32> {
     let parts: Vec<&Vec<f32>> = ranks.iter().map(|rank| &rank.1[name]).collect();
     if name == "lower" {
         // Rows that ranks share have terms of it.
@@ -195,7 +195,7 @@ fn layers_attend_to_another_stream_over_ranks() {
             }
             for (index, rank) in ranks.iter().enumerate() {
                 let profile = Machine::profile(&Cpu::new(1, None)).clone();
-                let mesh = Mesh::new(grid, Box::new(Imagined::new(index, 2)));
+                let mesh = Mesh::new(grid, Box::new(CountingLink::new(index, 2)));
                 let planned = step(&Device::on_mesh(Arc::new(Meta::new(profile)), 1 << 28, mesh), &places);
                 assert_eq!(planned.2, rank.2, "{what}: rank {index} is not planned");
             }

@@ -173,9 +173,9 @@ fn canary(seed: u64, at: usize) -> String {
 }
 
 /// A way to write a text in other characters.
-type Writing = (&'static str, fn(&str) -> String);
+type Disguise = (&'static str, fn(&str) -> String);
 
-const ENCODINGS: &[Writing] = &[
+const ENCODINGS: &[Disguise] = &[
     ("base64", |text| STANDARD.encode(text)),
     ("hex", |text| text.bytes().map(|byte| format!("{byte:02x}")).collect()),
     ("percent", |text| text.bytes().map(|byte| format!("%{byte:02X}")).collect()),
@@ -194,7 +194,7 @@ fn rot13(text: &str) -> String {
     text.chars().map(one).collect()
 }
 
-const HIDINGS: &[Writing] = &[
+const HIDINGS: &[Disguise] = &[
     ("tags", |text| text.chars().filter_map(|c| char::from_u32(0xE0000 + c as u32)).collect()),
     ("zero width", |text| text.chars().flat_map(|c| [c, '\u{200B}']).collect()),
     ("right to left", |text| format!("\u{202E}{}\u{202C}", text.chars().rev().collect::<String>())),

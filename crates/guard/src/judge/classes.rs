@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use fathom_base::{Evaluate, Numbers, Reading, Service, TextIds, Usage};
+use fathom_base::{Evaluate, Numbers, Service, SpecialTokens, TextIds, Usage};
 
 use super::question::{JudgeError, JudgeResult, Question};
 use super::windows::{Windows, spans_of};
@@ -57,7 +57,7 @@ impl Classifier {
             let numbers = self.look(vec![whole], question)?.swap_remove(0);
             return Ok(vec![WindowClasses { span: 0..text.len(), numbers }]);
         }
-        let ids = self.service.encode(text, Reading::Text)?;
+        let ids = self.service.encode(text, SpecialTokens::Text)?;
         let (before, after) = frame(&whole.ids, &ids).ok_or_else(|| {
             JudgeError::Unfit("the classifier's tokenizer changes a long text's tokens".into())
         })?;

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::time::SystemTime;
 
-use fathom_base::{Evaluate, Numbers, Reading, Service, Usage};
+use fathom_base::{Evaluate, Numbers, Service, SpecialTokens, Usage};
 
 use super::question::{JudgeError, JudgeResult, Question};
 
@@ -63,7 +63,7 @@ impl Perplexity {
         most: usize,
         question: Question<'_>,
     ) -> JudgeResult<Option<Perplexity>> {
-        let ids = service.encode(text, Reading::Text)?;
+        let ids = service.encode(text, SpecialTokens::Text)?;
         if ids.len() > most {
             return Err(JudgeError::TooLong { tokens: ids.len(), most });
         }

@@ -1,7 +1,7 @@
 //! Prompts of judges. Texts of users are never read as special tokens: a prompt's own parts and its texts are tokenized
 //! separately, so that a text cannot end the judge's turn or begin another one.
 
-use fathom_base::{Conversation, Reading, Service, Tokenize};
+use fathom_base::{Conversation, Service, SpecialTokens, Tokenize};
 use serde_json::json;
 
 use super::question::{JudgeError, JudgeResult};
@@ -46,7 +46,7 @@ impl JudgePrompt {
     /// # Errors
     /// Errors of the tokenizer.
     pub fn plain(service: &dyn Service, pieces: &[Piece]) -> JudgeResult<JudgePrompt> {
-        let begin = service.encode("", Reading::Prompt)?;
+        let begin = service.encode("", SpecialTokens::Prompt)?;
         let mut prompt = JudgePrompt::of(service, pieces)?;
         prompt.before.splice(0..0, begin);
         Ok(prompt)
@@ -60,8 +60,8 @@ impl JudgePrompt {
         let (mut prompt, mut after) = (JudgePrompt::default(), false);
         for piece in joined(pieces) {
             let (text, reading) = match &piece {
-                Piece::Own(text) => (text, Reading::Rendered),
-                Piece::Text(text) => (text, Reading::Text),
+                Piece::Own(text) => (text, SpecialTokens::Rendered),
+                Piece::Text(text) => (text, SpecialTokens::Text),
                 Piece::JudgedText => {
                     after = true;
                     continue;
@@ -130,7 +130,7 @@ impl JudgePrompt {
 /// # Errors
 /// Errors of the tokenizer.
 pub(super) fn text_ids<T: Tokenize + ?Sized>(service: &T, text: &str) -> JudgeResult<Vec<u32>> {
-    Ok(if text.is_empty() { Vec::new() } else { service.encode(text, Reading::Text)? })
+    Ok(if text.is_empty() { Vec::new() } else { service.encode(text, SpecialTokens::Text)? })
 }
 
 /// Place of a text in a rendered template.

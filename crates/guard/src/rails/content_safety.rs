@@ -93,7 +93,7 @@ impl ContentSafety {
         let service = &*self.judge.service;
         let verdict = format!("unsafe{}", codes.lead);
         let prompt =
-            [&window.prompt[..], &service.encode(&verdict, fathom_base::Reading::Rendered)?].concat();
+            [&window.prompt[..], &service.encode(&verdict, fathom_base::SpecialTokens::Rendered)?].concat();
         let room = service.card().context_tokens.saturating_sub(prompt.len());
         let text = written(service, prompt, codes.regex(), room.min(codes.most_tokens()), question)?;
         let found = codes.read(&text);

@@ -53,8 +53,8 @@ macro_rules! judge_options {
         }
 
         impl $name {
-            fn judging<'a>(&'a self, needs: &'a crate::needs::Needs) -> crate::rails::judging::Judging<'a> {
-                crate::rails::judging::Judging {
+            fn judging<'a>(&'a self, needs: &'a crate::needs::Needs) -> crate::rails::judging::JudgeOptions<'a> {
+                crate::rails::judging::JudgeOptions {
                     needs,
                     model: &self.model,
                     threshold: self.threshold,
@@ -67,7 +67,7 @@ macro_rules! judge_options {
 pub(super) use judge_options;
 
 /// The common options of a judge.
-pub(crate) struct Judging<'a> {
+pub(crate) struct JudgeOptions<'a> {
     /// Source of models.
     pub needs: &'a Needs,
     /// Name or folder of the model.
@@ -78,7 +78,7 @@ pub(crate) struct Judging<'a> {
     pub windows: (usize, usize, usize),
 }
 
-impl Judging<'_> {
+impl JudgeOptions<'_> {
     /// The checked windows.
     ///
     /// # Errors

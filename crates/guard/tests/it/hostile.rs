@@ -9,7 +9,7 @@ use fathom_guard::evaluation::{read_interactions, read_probes};
 use fathom_guard::import::{Program, from_nemo};
 use fathom_guard::needs::Languages;
 use fathom_guard::{
-    AnswerStream, Beginning, Config, Context, Decision, Direction, Engine, Guard, Guards, Metrics, Needs,
+    AnswerStart, AnswerStream, Config, Context, Decision, Direction, Engine, Guard, Guards, Metrics, Needs,
     Reason, Session, Subject, ToolUse, checks,
 };
 use serde_json::{Value, json};
@@ -201,7 +201,7 @@ fn hostile_texts_are_judged_in_every_direction_and_as_streams() {
         let text = text(&mut random);
         let whole = judge(&engine, &text);
         let subject = Subject::new(Direction::Output, Arc::new(Context::default()));
-        let mut stream = AnswerStream::new(engine.clone(), subject, &Beginning::default());
+        let mut stream = AnswerStream::new(engine.clone(), subject, &AnswerStart::default());
         let (mut out, mut at) = (String::new(), 0);
         while at < text.len() {
             let end = text.ceil_char_boundary((at + 1 + random.below(200)).min(text.len()));

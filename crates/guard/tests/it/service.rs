@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use fathom_base::{
     Administer, Conversation, Describe, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard, Numbers,
-    Prompt, Reading, Result, Sink, Stop, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage,
+    Prompt, Result, Sink, SpecialTokens, Stop, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage,
     VectorSink,
 };
 
@@ -43,7 +43,7 @@ impl Describe for Speaker {
 }
 
 impl Tokenize for Speaker {
-    fn encode(&self, text: &str, _: Reading) -> Result<Vec<u32>> {
+    fn encode(&self, text: &str, _: SpecialTokens) -> Result<Vec<u32>> {
         Ok(text.chars().map(u32::from).collect())
     }
 
@@ -104,7 +104,7 @@ impl Generate for Speaker {
 
 impl Evaluate for Speaker {
     fn read(&self, text: &TextPair, _: Numbers, _: Option<usize>) -> Result<TextIds> {
-        Ok(self.encode(&text.0, Reading::Text)?.into())
+        Ok(self.encode(&text.0, SpecialTokens::Text)?.into())
     }
 
     fn numbers(&self, texts: Vec<TextIds>, _: Numbers, sink: VectorSink) -> Result<Ticket> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fathom_guard::{AnswerStream, Beginning, Engine, Outcome, Reason};
+use fathom_guard::{AnswerStart, AnswerStream, Engine, Outcome, Reason};
 
 use crate::support::{Random, engine, output};
 
@@ -99,7 +99,7 @@ fn text(random: &mut Random) -> String {
 
 /// Streams a text in random pieces; returns the pieces that came out, or the reason of the refusal.
 fn streamed(engine: &Arc<Engine>, text: &str, random: &mut Random) -> Result<Vec<String>, Reason> {
-    let mut stream = AnswerStream::new(engine.clone(), output(), &Beginning::default());
+    let mut stream = AnswerStream::new(engine.clone(), output(), &AnswerStart::default());
     let mut out = Vec::new();
     let (mut at, most) = (0, [1, 3, 9, 40, 400][random.below(5)]);
     while at < text.len() {
@@ -168,7 +168,7 @@ fn text_without_findings_is_the_models_byte_for_byte_and_soon() {
     let engine = engine(
         "[[rail]]\nuse = \"regex\"\non = [\"output\"]\naction = \"mask\"\npatterns = ['\\d{3}-\\d{2}-\\d{4}']\n",
     );
-    let mut stream = AnswerStream::new(engine, output(), &Beginning::default());
+    let mut stream = AnswerStream::new(engine, output(), &AnswerStart::default());
     let mut out = String::new();
     for at in 0..64 {
         let piece = stream.push(" word", 1).unwrap();
@@ -187,7 +187,7 @@ fn a_block_in_the_middle_releases_nothing_of_the_match() {
     let engine = engine(
         "[guard]\nwindow = 1\n[[rail]]\nuse = \"regex\"\non = [\"output\"]\npatterns = ['bomb recipe']\n",
     );
-    let mut stream = AnswerStream::new(engine.clone(), output(), &Beginning::default());
+    let mut stream = AnswerStream::new(engine.clone(), output(), &AnswerStart::default());
     let mut out = String::new();
     let mut refused = None;
     for piece in ["Here ", "is the ", "bo", "mb", " rec", "ipe for you"] {
@@ -206,7 +206,7 @@ fn more_than_the_most_held_bytes_block() {
     let engine = engine(
         "[guard]\nmax_held = 2048\n[[rail]]\nuse = \"length\"\non = [\"output\"]\nhold = \"all\"\nmax_chars = 100000\n",
     );
-    let mut stream = AnswerStream::new(engine, output(), &Beginning::default());
+    let mut stream = AnswerStream::new(engine, output(), &AnswerStart::default());
     let refused = (0..100).find_map(|_| stream.push(&"word ".repeat(10), 10).err());
     assert_eq!(refused.unwrap().reason, Reason::Unreadable);
 }
@@ -214,7 +214,7 @@ fn more_than_the_most_held_bytes_block() {
 #[test]
 fn the_first_text_of_five_rails_is_released_with_the_first_window() {
     let engine = engine(REWRITING);
-    let mut stream = AnswerStream::new(engine, output(), &Beginning::default());
+    let mut stream = AnswerStream::new(engine, output(), &AnswerStart::default());
     let mut out = String::new();
     for at in 1..=32 {
         out.push_str(&stream.push(" word", 1).unwrap());

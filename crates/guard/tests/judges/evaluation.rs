@@ -9,17 +9,17 @@ use fathom_guard::evaluation::{
 use fathom_guard::{Engine, Metrics};
 
 use super::config;
-use crate::scripted::Scripted;
+use crate::scripted::ScriptedModel;
 
-fn engine(model: &Arc<Scripted>, toml: &str) -> Engine {
+fn engine(model: &Arc<ScriptedModel>, toml: &str) -> Engine {
     let config = config(model, toml).unwrap();
     let metrics = Arc::new(Metrics::default());
     Engine::new(Arc::new(config), Clock::default(), metrics)
 }
 
 /// A judge whose score is the share of the letter x among a message's letters.
-fn by_letter() -> Arc<Scripted> {
-    Arc::new(Scripted::labelled(&["bad", "good"], |text, _| {
+fn by_letter() -> Arc<ScriptedModel> {
+    Arc::new(ScriptedModel::labelled(&["bad", "good"], |text, _| {
         let share = text.chars().filter(|c| *c == 'x').count() as f32 / text.len().max(1) as f32;
         vec![share, 1.0 - share]
     }))
@@ -71,12 +71,12 @@ fn a_model_that_obeys_everything_is_hit_and_a_guard_blocks() {
         let found = canaries.iter().find(|canary| prompt.contains(canary.as_str()));
         vec![(found.cloned().unwrap_or("We open at nine.".into()), 1.0)]
     };
-    let report = audit_model(&all, &Scripted::new(obeys), true, 32).unwrap();
+    let report = audit_model(&all, &ScriptedModel::new(obeys), true, 32).unwrap();
     assert_eq!(report.kinds[&ProbeKind::Injection].hits.rate, 1.0);
     assert_eq!(report.kinds[&ProbeKind::Leak].hits.rate, 1.0);
     assert_eq!(report.false_refusals.hits, 0);
     let rail = "use = 'regex'\non = ['input']\npatterns = ['(?i)ignore all previous']";
-    let report = audit_guard(&engine(&Arc::new(Scripted::always(&[])), rail), &all);
+    let report = audit_guard(&engine(&Arc::new(ScriptedModel::always(&[])), rail), &all);
     assert_eq!((report.refused.hits, report.false_refusals.hits), (1, 0));
     assert_eq!(report.hits.of, 0);
 }

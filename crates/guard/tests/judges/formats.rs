@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{config, judge, judge_in};
-use crate::scripted::Scripted;
+use crate::scripted::ScriptedModel;
 
 /// A conversation and its prompt: for Llama Guard 3 (1B) the render of the template in its tokenizer's configuration, for
 /// NemoGuard the prompt of its model card and of NeMo Guardrails' own tests, for ShieldGemma that of its model card.
@@ -27,7 +27,7 @@ fn prompts_are_those_that_the_guards_were_trained_on() {
     assert_eq!(cases.len(), 6);
     for Golden { format, messages, prompt } in cases {
         // A model without a template reads the prompt as it is.
-        let model = Arc::new(Scripted::always(&[("safe", 0.5), ("unsafe", 0.5)]).plain());
+        let model = Arc::new(ScriptedModel::always(&[("safe", 0.5), ("unsafe", 0.5)]).plain());
         let categories = match &*format {
             "llama_guard" => (1..=13).map(|at| format!("'S{at}'")).collect::<Vec<_>>().join(", "),
             "shieldgemma" => "'harassment'".into(),
@@ -91,7 +91,7 @@ fn of_ten_thousand_judges_that_say_anything_none_is_unparsable() {
         let answers: Vec<(&str, f64)> = (0..1 + below(3))
             .map(|_| (words[below(words.len() as u64) as usize], below(1000) as f64 / 1000.0))
             .collect();
-        let model = Arc::new(Scripted::always(&answers));
+        let model = Arc::new(ScriptedModel::always(&answers));
         let toml = format!("{}\non = ['input']\nmodel = 'm'", formats[at % formats.len()]);
         let score = judge(&model, &toml, "text").score;
         assert!(score.is_some_and(|score| (0.0..=1.0).contains(&score)), "{toml} {answers:?}: {score:?}");
@@ -108,7 +108,7 @@ fn a_sweep_over_a_labelled_set_keeps_to_the_false_positives_that_were_asked_for(
             let right = below(20) < 17;
             let p =
                 if condemn == right { 0.5 + below(500) as f64 / 1000.0 } else { below(500) as f64 / 1000.0 };
-            let model = Arc::new(Scripted::always(&[("yes", p), ("no", 1.0 - p)]));
+            let model = Arc::new(ScriptedModel::always(&[("yes", p), ("no", 1.0 - p)]));
             let score =
                 judge(&model, "use = 'self_check'\non = ['input']\nmodel = 'm'", "text").score.unwrap();
             LabelledScore { score, condemn }
@@ -129,7 +129,7 @@ fn a_sweep_over_a_labelled_set_keeps_to_the_false_positives_that_were_asked_for(
     }
     // A threshold that was found is one that a configuration takes.
     let chosen = calibrate(&scores, 0.05).unwrap().chosen.unwrap().threshold;
-    let model = Arc::new(Scripted::always(&[("yes", 1.0)]));
+    let model = Arc::new(ScriptedModel::always(&[("yes", 1.0)]));
     assert!(
         config(&model, &format!("use = 'self_check'\non = ['input']\nmodel = 'm'\nthreshold = {chosen}"))
             .is_ok()

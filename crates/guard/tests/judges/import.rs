@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fathom_guard::Config;
 use fathom_guard::import::{DefinitionKind, Form, Program, StepKind, from_nemo};
 
-use crate::scripted::{Scripted, needs};
+use crate::scripted::{ScriptedModel, needs};
 
 fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ fn a_folder_is_translated_and_what_it_cannot_say_is_listed_with_its_line() {
     }
     assert!(!listed.iter().any(|line| line.contains("ignored")), "{listed:?}");
     assert_eq!(found.rails, 6, "{}", found.toml);
-    let model = Arc::new(Scripted::always(&[("no", 1.0)]));
+    let model = Arc::new(ScriptedModel::always(&[("no", 1.0)]));
     let config = Config::parse(&found.toml, Path::new("guard.toml"), &needs(&model)).unwrap();
     assert!(config.settings.speculative);
     assert_eq!(config.settings.refusal, "No, thank you.");
@@ -266,7 +266,7 @@ define flow two turns
     ] {
         assert!(listed.iter().any(|line| line.starts_with(expected)), "{expected}\n{}", listed.join("\n"));
     }
-    let model = Arc::new(Scripted::new(|prompt| {
+    let model = Arc::new(ScriptedModel::new(|prompt| {
         let message = prompt.split("The message:").nth(1).unwrap_or_default();
         let number = if message.contains("Hi") { "003" } else { "002" };
         vec![(number.into(), 1.0)]
@@ -344,8 +344,11 @@ prompts:
     // Every option is one that the rail has.
     for table in found.toml.split("[[rail]]\n").skip(1) {
         let labelled = table.contains("\"classifier\"");
-        let model =
-            if labelled { Scripted::labelled(&["toxic"], |_, _| vec![0.0]) } else { Scripted::always(&[]) };
+        let model = if labelled {
+            ScriptedModel::labelled(&["toxic"], |_, _| vec![0.0])
+        } else {
+            ScriptedModel::always(&[])
+        };
         let error = super::config(&Arc::new(model), table).err().unwrap_or_default();
         assert!(!error.contains("unknown") && !error.contains("expected"), "{error}");
     }

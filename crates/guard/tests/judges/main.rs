@@ -14,18 +14,18 @@ use std::sync::Arc;
 
 use fathom_base::clock::Clock;
 use fathom_guard::{Config, Context, Direction, Failure, Opinion, RailInput, Until};
-use scripted::{Scripted, needs};
+use scripted::{ScriptedModel, needs};
 use serde_json::json;
 
 /// Loads one rail of a configuration.
-fn config(model: &Arc<Scripted>, toml: &str) -> Result<Config, String> {
+fn config(model: &Arc<ScriptedModel>, toml: &str) -> Result<Config, String> {
     let text = format!("[[rail]]\n{toml}\n");
     Config::parse(&text, Path::new("guard.toml"), &needs(model)).map_err(|error| error.to_string())
 }
 
 /// The opinion of a rail about a text.
 fn judge_in(
-    model: &Arc<Scripted>,
+    model: &Arc<ScriptedModel>,
     toml: &str,
     text: &str,
     direction: Direction,
@@ -41,7 +41,7 @@ fn input<'a>(text: &'a str, direction: Direction, context: &'a Context) -> RailI
 }
 
 /// The opinion of a rail about a user's message.
-fn judge(model: &Arc<Scripted>, toml: &str, text: &str) -> Opinion {
+fn judge(model: &Arc<ScriptedModel>, toml: &str, text: &str) -> Opinion {
     let context = Context { messages: vec![json!({"role": "user", "content": text})], ..Context::default() };
     judge_in(model, toml, text, Direction::Input, &context).unwrap()
 }

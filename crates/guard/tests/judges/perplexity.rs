@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fathom_guard::{jailbreak_affixes, perplexity};
 use serde::Deserialize;
 
-use crate::scripted::Scripted;
+use crate::scripted::ScriptedModel;
 
 #[derive(Deserialize)]
 struct Case {
@@ -34,7 +34,7 @@ fn perplexity_equals_the_formula_of_0_24_1_to_1e_4() {
     let all = || cases.iter().flat_map(|case| std::iter::once(case).chain(&case.affixes));
     let rows: HashMap<Vec<u32>, Vec<f32>> = all().flat_map(windows).collect();
     let model = Arc::new(
-        Scripted::always(&[])
+        ScriptedModel::always(&[])
             .context(1024)
             .losing(move |ids| rows[ids].iter().map(|logprob| -logprob).collect()),
     );

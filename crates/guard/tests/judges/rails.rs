@@ -6,11 +6,11 @@ use fathom_guard::{Context, Direction, Failure, Reason};
 use serde_json::json;
 
 use super::{config, judge, judge_in};
-use crate::scripted::Scripted;
+use crate::scripted::ScriptedModel;
 
 /// A judge that condemns prompts with a word.
-fn condemns(word: &'static str, yes: &'static str, no: &'static str) -> Arc<Scripted> {
-    Arc::new(Scripted::new(move |prompt| {
+fn condemns(word: &'static str, yes: &'static str, no: &'static str) -> Arc<ScriptedModel> {
+    Arc::new(ScriptedModel::new(move |prompt| {
         let p = if prompt.contains(word) { 0.99 } else { 0.01 };
         vec![(yes.into(), p), (no.into(), 1.0 - p)]
     }))
@@ -31,7 +31,7 @@ fn every_window_of_a_long_text_is_judged_and_its_place_reported() {
         ),
         (
             "use = 'classifier'\non = ['input']\nmodel = 'm'\nblocked_labels = ['bad']\nwindow_tokens = 256\noverlap_tokens = 64",
-            Arc::new(Scripted::labelled(&["good", "bad"], |text, _| {
+            Arc::new(ScriptedModel::labelled(&["good", "bad"], |text, _| {
                 let bad = if text.contains("POISON") { 0.99 } else { 0.01 };
                 vec![1.0 - bad, bad]
             })),
@@ -51,7 +51,7 @@ fn every_window_of_a_long_text_is_judged_and_its_place_reported() {
 
 #[test]
 fn a_guard_names_its_categories_and_only_those_that_are_asked_for() {
-    let model = Arc::new(Scripted::new(|prompt| {
+    let model = Arc::new(ScriptedModel::new(|prompt| {
         if prompt.ends_with("unsafe\n") {
             return vec![("S10,S1".into(), 1.0)];
         }
@@ -75,7 +75,7 @@ fn other_guards_are_asked_in_their_own_forms() {
         format!("use = 'content_safety'\non = ['input', 'output']\nmodel = 'm'\nformat = '{format}'")
     };
     let bad = |condemned: &'static str, allowed: &'static str| {
-        Arc::new(Scripted::always(&[(condemned, 0.7), (allowed, 0.3)]))
+        Arc::new(ScriptedModel::always(&[(condemned, 0.7), (allowed, 0.3)]))
     };
     for (format, condemned, allowed, input, output) in [
         ("llama_guard4", "unsafe", "safe", "User: text", "Agent: text"),
@@ -120,7 +120,7 @@ fn a_self_check_reads_its_own_prompt_and_either_word() {
     let error =
         config(&model, "use = 'self_check'\non = ['input']\nmodel = 'm'\nprompt = 'no place'").err().unwrap();
     assert!(error.contains("one place `{{ text }}`"), "{error}");
-    let plain = Arc::new(Scripted::always(&[("no", 1.0)]).plain());
+    let plain = Arc::new(ScriptedModel::always(&[("no", 1.0)]).plain());
     assert!(judge(&plain, "use = 'self_check'\non = ['input']\nmodel = 'm'", "text").condemned.is_none());
 }
 
@@ -136,7 +136,7 @@ fn topics_are_distinguished_although_both_words_begin_alike() {
 
 #[test]
 fn every_sentence_needs_the_support_of_some_evidence() {
-    let model = Arc::new(Scripted::labelled(&["entailment", "neutral"], |evidence, sentence| {
+    let model = Arc::new(ScriptedModel::labelled(&["entailment", "neutral"], |evidence, sentence| {
         let sentence = sentence.unwrap_or_default().trim_end_matches('.');
         let p = if evidence.contains(sentence) { 0.95 } else { 0.05 };
         vec![p, 1.0 - p]
@@ -175,7 +175,7 @@ fn facts_by_a_prompt_read_the_evidence_and_results_of_tools() {
 
 #[test]
 fn answers_that_disagree_are_found_and_missing_samples_are_a_failure() {
-    let model = Arc::new(Scripted::new(|prompt| match prompt {
+    let model = Arc::new(ScriptedModel::new(|prompt| match prompt {
         prompt if prompt.contains("agree with the passage") => {
             let agree = if prompt.contains("Statement:\n\"\"\"\nParis") { 0.9 } else { 0.2 };
             vec![("yes".into(), agree), ("no".into(), 1.0 - agree)]
@@ -195,7 +195,7 @@ fn answers_that_disagree_are_found_and_missing_samples_are_a_failure() {
 
 #[test]
 fn a_classifier_without_labels_to_block_is_refused() {
-    let model = Arc::new(Scripted::labelled(&["good", "bad"], |_, _| vec![0.5, 0.5]));
+    let model = Arc::new(ScriptedModel::labelled(&["good", "bad"], |_, _| vec![0.5, 0.5]));
     for (labels, why) in
         [("[]", "is empty, so nothing would ever be blocked"), ("['worse']", "it has good, bad")]
     {
@@ -203,7 +203,7 @@ fn a_classifier_without_labels_to_block_is_refused() {
         let error = config(&model, &toml).err().unwrap();
         assert!(error.contains(why), "{error}");
     }
-    let text = Arc::new(Scripted::always(&[]));
+    let text = Arc::new(ScriptedModel::always(&[]));
     let error = config(&text, "use = 'classifier'\non = ['input']\nmodel = 'm'\nblocked_labels = ['x']")
         .err()
         .unwrap();
@@ -212,7 +212,8 @@ fn a_classifier_without_labels_to_block_is_refused() {
 
 #[test]
 fn a_classifier_reads_all_of_a_text_in_windows_of_its_size() {
-    let model = Arc::new(Scripted::labelled(&["benign", "malicious"], |_, _| vec![1.0, 0.0]).context(512));
+    let model =
+        Arc::new(ScriptedModel::labelled(&["benign", "malicious"], |_, _| vec![1.0, 0.0]).context(512));
     let toml = "use = 'jailbreak'\non = ['input']\nmodel = 'm'\nthreshold = 0.9";
     assert!(judge(&model, toml, &"a".repeat(2000)).condemned.is_none());
     let classified = model.classified.lock().unwrap();
@@ -225,7 +226,7 @@ fn perplexity_condemns_by_length_and_by_affixes() {
     // A byte's loss is 0.1 for letters and 9 for digits.
     let model =
         || {
-            Arc::new(Scripted::always(&[]).losing(|ids| {
+            Arc::new(ScriptedModel::always(&[]).losing(|ids| {
                 ids[1..].iter().map(|id| if (48..58).contains(id) { 9.0 } else { 0.1 }).collect()
             }))
         };
@@ -248,8 +249,8 @@ fn a_form_with_a_fixed_answer_is_answered_and_others_pass() {
                  { name = 'ask about hours', examples = ['open when'] }]";
     let toml = format!("use = 'dialog'\non = ['input']\nmodel = 'm'\n{forms}");
     // By a language model.
-    let asks = |model: &Arc<Scripted>, text: &str| judge(model, &toml, text);
-    let chooses = Arc::new(Scripted::new(|prompt| {
+    let asks = |model: &Arc<ScriptedModel>, text: &str| judge(model, &toml, text);
+    let chooses = Arc::new(ScriptedModel::new(|prompt| {
         let message = prompt.split("The message:").nth(1).unwrap_or_default();
         let number = if message.contains("election") { "001" } else { "000" };
         vec![(number.into(), 0.9), ("002".into(), 0.1)]
@@ -261,7 +262,7 @@ fn a_form_with_a_fixed_answer_is_answered_and_others_pass() {
     );
     assert!(asks(&chooses, "hello").condemned.is_none());
     // By vectors, which point along the first letter.
-    let embeds = Arc::new(Scripted::labelled(&["x"], |text, _| {
+    let embeds = Arc::new(ScriptedModel::labelled(&["x"], |text, _| {
         let first = text.bytes().next().unwrap_or(0);
         (0..256).map(|at| if at == i32::from(first) { 1.0 } else { 0.0 }).collect()
     }));
@@ -278,9 +279,9 @@ fn a_form_with_a_fixed_answer_is_answered_and_others_pass() {
 #[test]
 fn a_rail_is_ready_once_its_model_has_answered() {
     let until = || fathom_guard::Until::within(&fathom_base::clock::Clock::default(), 2.0);
-    let generates = Arc::new(Scripted::always(&[("yes", 0.5), ("no", 0.5)]));
-    let labels = Arc::new(Scripted::labelled(&["malicious"], |_, _| vec![0.0]));
-    let gone = Arc::new(Scripted::always(&[]).failing());
+    let generates = Arc::new(ScriptedModel::always(&[("yes", 0.5), ("no", 0.5)]));
+    let labels = Arc::new(ScriptedModel::labelled(&["malicious"], |_, _| vec![0.0]));
+    let gone = Arc::new(ScriptedModel::always(&[]).failing());
     for (model, toml) in [
         (&generates, "use = 'self_check'\non = ['input']\nmodel = 'm'"),
         (&generates, "use = 'facts'\non = ['output']\nmodel = 'm'"),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use fathom_base::{
     Administer, Conversation, Describe, Error, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard,
-    Numbers, Reading, Result, Sink, Stop, Structure, TextIds, TextPair, Ticket, TokenLogprob, Tokenize,
+    Numbers, Result, Sink, SpecialTokens, Stop, Structure, TextIds, TextPair, Ticket, TokenLogprob, Tokenize,
     Usage, VectorSink,
 };
 use fathom_guard::Needs;
@@ -35,7 +35,7 @@ type Labels = dyn Fn(&str, Option<&str>) -> Vec<f32> + Send + Sync;
 type Losses = dyn Fn(&[u32]) -> Vec<f32> + Send + Sync;
 
 /// The scripted model.
-pub struct Scripted {
+pub struct ScriptedModel {
     script: Box<Script>,
     labels: Vec<String>,
     classes: Box<Labels>,
@@ -51,10 +51,10 @@ pub struct Scripted {
     pub classified: Mutex<Vec<usize>>,
 }
 
-impl Scripted {
+impl ScriptedModel {
     /// A model that generates by a script.
-    pub fn new(script: impl Fn(&str) -> Vec<(String, f64)> + Send + Sync + 'static) -> Scripted {
-        Scripted {
+    pub fn new(script: impl Fn(&str) -> Vec<(String, f64)> + Send + Sync + 'static) -> ScriptedModel {
+        ScriptedModel {
             script: Box::new(script),
             labels: Vec::new(),
             classes: Box::new(|_, _| Vec::new()),
@@ -69,43 +69,43 @@ impl Scripted {
     }
 
     /// A model that answers every prompt by one distribution.
-    pub fn always(answers: &[(&str, f64)]) -> Scripted {
+    pub fn always(answers: &[(&str, f64)]) -> ScriptedModel {
         let answers: Vec<(String, f64)> = answers.iter().map(|(text, p)| (text.to_string(), *p)).collect();
-        Scripted::new(move |_| answers.clone())
+        ScriptedModel::new(move |_| answers.clone())
     }
 
     /// A classifier.
     pub fn labelled(
         labels: &[&str],
         classes: impl Fn(&str, Option<&str>) -> Vec<f32> + Send + Sync + 'static,
-    ) -> Scripted {
+    ) -> ScriptedModel {
         let labels = labels.iter().map(|label| label.to_string()).collect();
-        Scripted { labels, classes: Box::new(classes), ..Scripted::always(&[]) }
+        ScriptedModel { labels, classes: Box::new(classes), ..ScriptedModel::always(&[]) }
     }
 
     /// With these losses.
-    pub fn losing(self, losses: impl Fn(&[u32]) -> Vec<f32> + Send + Sync + 'static) -> Scripted {
-        Scripted { losses: Box::new(losses), ..self }
+    pub fn losing(self, losses: impl Fn(&[u32]) -> Vec<f32> + Send + Sync + 'static) -> ScriptedModel {
+        ScriptedModel { losses: Box::new(losses), ..self }
     }
 
     /// With this context.
-    pub fn context(self, context_tokens: usize) -> Scripted {
-        Scripted { context_tokens, ..self }
+    pub fn context(self, context_tokens: usize) -> ScriptedModel {
+        ScriptedModel { context_tokens, ..self }
     }
 
     /// Without a chat template.
-    pub fn plain(self) -> Scripted {
-        Scripted { converses: false, ..self }
+    pub fn plain(self) -> ScriptedModel {
+        ScriptedModel { converses: false, ..self }
     }
 
     /// A model that refuses every request.
-    pub fn failing(self) -> Scripted {
-        Scripted { fails: true, ..self }
+    pub fn failing(self) -> ScriptedModel {
+        ScriptedModel { fails: true, ..self }
     }
 
     /// A model that never answers.
-    pub fn hanging(self) -> Scripted {
-        Scripted { hangs: true, ..self }
+    pub fn hanging(self) -> ScriptedModel {
+        ScriptedModel { hangs: true, ..self }
     }
 
     /// The last prompt's text.
@@ -116,8 +116,8 @@ impl Scripted {
 }
 
 /// Needs with one model, whatever it is called.
-pub fn needs(model: &Arc<Scripted>) -> Needs {
-    struct One(Arc<Scripted>);
+pub fn needs(model: &Arc<ScriptedModel>) -> Needs {
+    struct One(Arc<ScriptedModel>);
     impl Models for One {
         fn service(&self, name: &str) -> Result<Arc<dyn fathom_base::Service>> {
             match name {
@@ -153,7 +153,7 @@ fn next(answers: &[(String, f64)], beginning: &[u8]) -> Vec<f64> {
     masses.into_iter().map(|mass| mass / total).collect()
 }
 
-impl Scripted {
+impl ScriptedModel {
     /// Bytes that a structure allows after a beginning; `None` for all.
     fn allowed(structure: Option<&Structure>, beginning: &[u8]) -> Option<Vec<u8>> {
         let Some(Structure::Choice(choices)) = structure else { return None };
@@ -166,7 +166,7 @@ impl Scripted {
         let (mut text, mut logprobs) = (Vec::new(), Vec::new());
         while text.len() < request.sampling.max_tokens {
             let masses = next(&answers, &text);
-            let allowed = Scripted::allowed(request.structure.as_ref(), &text);
+            let allowed = ScriptedModel::allowed(request.structure.as_ref(), &text);
             let open = |byte: &usize| allowed.as_ref().is_none_or(|all| all.contains(&(*byte as u8)));
             let best = (0..256).filter(open).max_by(|a, b| masses[*a].total_cmp(&masses[*b]));
             let Some(best) = best.filter(|best| *best != 0) else { break };
@@ -190,7 +190,7 @@ impl Scripted {
     }
 }
 
-impl Describe for Scripted {
+impl Describe for ScriptedModel {
     fn card(&self) -> ModelCard {
         ModelCard {
             name: "scripted".into(),
@@ -208,13 +208,13 @@ impl Describe for Scripted {
     }
 }
 
-impl Tokenize for Scripted {
-    fn encode(&self, text: &str, reading: Reading) -> Result<Vec<u32>> {
-        let mut ids = if reading == Reading::Prompt { vec![BOS] } else { Vec::new() };
+impl Tokenize for ScriptedModel {
+    fn encode(&self, text: &str, reading: SpecialTokens) -> Result<Vec<u32>> {
+        let mut ids = if reading == SpecialTokens::Prompt { vec![BOS] } else { Vec::new() };
         let mut rest = text;
         while let Some(first) = rest.chars().next() {
             let special = SPECIAL.iter().position(|spelling| rest.starts_with(spelling));
-            match special.filter(|_| reading != Reading::Text) {
+            match special.filter(|_| reading != SpecialTokens::Text) {
                 Some(at) => {
                     ids.push(BOS + at as u32);
                     rest = &rest[SPECIAL[at].len()..];
@@ -249,7 +249,7 @@ impl Tokenize for Scripted {
     }
 }
 
-impl Generate for Scripted {
+impl Generate for ScriptedModel {
     fn submit_while(&self, request: GenerateRequest, mut sink: Sink, _: &dyn Fn() -> bool) -> Result<Ticket> {
         if self.fails {
             return Err(Error::Gone { what: "the model has stopped".into() });
@@ -273,13 +273,13 @@ impl Generate for Scripted {
     }
 }
 
-impl Evaluate for Scripted {
+impl Evaluate for ScriptedModel {
     fn read(&self, (text, second): &TextPair, _: Numbers, _: Option<usize>) -> Result<TextIds> {
         let mut all = format!("<cls>{text}<sep>");
         if let Some(second) = second {
             all += &format!("{second}<sep>");
         }
-        Ok(self.encode(&all, Reading::Rendered)?.into())
+        Ok(self.encode(&all, SpecialTokens::Rendered)?.into())
     }
 
     fn numbers(&self, texts: Vec<TextIds>, asked: Numbers, sink: VectorSink) -> Result<Ticket> {
@@ -301,7 +301,7 @@ impl Evaluate for Scripted {
     }
 }
 
-impl Administer for Scripted {
+impl Administer for ScriptedModel {
     fn load_adapter(&self, _: &str, _: &Path) -> Result<()> {
         Err(Error::product("takes no adapters"))
     }

@@ -15,8 +15,8 @@ use super::encoder::{EncoderParts, Relative};
 use super::latent::Latent;
 use super::moe::Moe;
 use super::parts::{
-    Biases, Factors, Mlp, Passing, PositionBias, QkNorm, Reach, Residual, Retrieval, Shared, Sharers,
-    StateProjections,
+    Biases, Factors, Mlp, PositionBias, QkNorm, RankExchange, Reach, Residual, Retrieval, Sharers,
+    SplitDimension, StateProjections,
 };
 use crate::config::Config;
 use crate::error::Result;
@@ -276,10 +276,10 @@ pub trait SubLayer: SameValue + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// A thing that they cannot share, or a size that their number does not divide, with numbers that would.
-    fn check(&self, ranks: &Sharers) -> std::result::Result<(), (Shared, String)>;
+    fn check(&self, ranks: &Sharers) -> std::result::Result<(), (SplitDimension, String)>;
     /// Exchange of ranks that share documents, if states can be passed from piece to piece; otherwise they can only
     /// have all tokens of some heads.
-    fn passes(&self, _: &Sharers) -> Option<Passing> {
+    fn passes(&self, _: &Sharers) -> Option<RankExchange> {
         None
     }
     /// Its memory of a sequence during generation, on one of these ranks; its operations find it by name
@@ -480,9 +480,9 @@ impl Spec {
     }
 
     /// Values that its layers that read rows in order pass from piece to piece of a document; `None` if there are none, or one cannot.
-    pub fn passes(&self, ranks: &Sharers) -> Option<Vec<Passing>> {
+    pub fn passes(&self, ranks: &Sharers) -> Option<Vec<RankExchange>> {
         let own = self.layers.iter().flat_map(LayerSpec::own).filter(|own| own.module() == Module::Attention);
-        let passed: Option<Vec<Passing>> = own.map(|own| own.passes(ranks)).collect();
+        let passed: Option<Vec<RankExchange>> = own.map(|own| own.passes(ranks)).collect();
         passed.filter(|passed| !passed.is_empty())
     }
 

@@ -20,8 +20,8 @@ pub use encoder::{EncoderHead, EncoderParts, Relative};
 pub use latent::Latent;
 pub use moe::{Drops, ExpertCapacity, Moe, SharedExperts};
 pub use parts::{
-    Biases, Factors, Mlp, Passing, PositionBias, QkNorm, Reach, Residual, Retrieval, Shared, Sharers,
-    StateProjections, slopes,
+    Biases, Factors, Mlp, PositionBias, QkNorm, RankExchange, Reach, Residual, Retrieval, Sharers,
+    SplitDimension, StateProjections, slopes,
 };
 pub use quantized::Quantization;
 pub use rounding::RoundTo;

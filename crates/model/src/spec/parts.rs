@@ -34,7 +34,11 @@ impl Sharers {
     ///
     /// # Errors
     /// The numbers that can.
-    pub fn check_deal(&self, [heads, shared]: [usize; 2], what: &str) -> Result<(), (Shared, String)> {
+    pub fn check_deal(
+        &self,
+        [heads, shared]: [usize; 2],
+        what: &str,
+    ) -> Result<(), (SplitDimension, String)> {
         if dealable(heads, shared, self.tokens) {
             return Ok(());
         }
@@ -47,14 +51,14 @@ impl Sharers {
             self.tokens,
             good.join(", ")
         );
-        Err((Shared::Tokens, message))
+        Err((SplitDimension::Tokens, message))
     }
 }
 
 /// Exchange of ranks that share documents in a layer that reads rows in order. Either each gets all tokens of some heads,
 /// or states are passed from piece to piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passing {
+pub struct RankExchange {
     /// Most rows before a row that it reads with it.
     pub reach: usize,
     /// Columns of these rows.
@@ -65,7 +69,7 @@ pub struct Passing {
     pub dealt: usize,
 }
 
-impl Passing {
+impl RankExchange {
     /// Bytes that one of `ranks` ranks sends in a step for a stream of `tokens` tokens of `value_bytes` each: by heads, and by states if
     /// every rank has two pieces that all others need.
     pub fn bytes(&self, ranks: usize, tokens: usize, value_bytes: usize) -> [usize; 2] {
@@ -78,7 +82,7 @@ impl Passing {
 
 /// Dimension of a model along which ranks share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shared {
+pub enum SplitDimension {
     /// Heads and columns.
     Columns,
     /// Tokens of a document.

@@ -12,7 +12,7 @@ use fathom_grad::{
 };
 use fathom_model::{
     Cut, Family, InFiles, InputSharing, Kind, LayerSpec, LinearParams, LlamaSizes, Module, Names, Own,
-    Parallel, PartKind, Projection, Reach, Residual, Shared, Sharers, Spec, StateSpec, SubLayer,
+    Parallel, PartKind, Projection, Reach, Residual, Sharers, Spec, SplitDimension, StateSpec, SubLayer,
     SubLayerParams, Walk, WeightSpec,
 };
 use fathom_tensor::Tensor;
@@ -74,15 +74,15 @@ impl SubLayer for Recurrence {
         })
     }
 
-    fn check(&self, ranks: &Sharers) -> Result<(), (Shared, String)> {
+    fn check(&self, ranks: &Sharers) -> Result<(), (SplitDimension, String)> {
         if !self.state.is_multiple_of(ranks.columns * self.factors) {
             let what = format!("{} ranks cannot share {} columns of a state", ranks.columns, self.state);
-            return Err((Shared::Columns, what));
+            return Err((SplitDimension::Columns, what));
         }
         match ranks.tokens {
             1 => Ok(()),
             cp => Err((
-                Shared::Tokens,
+                SplitDimension::Tokens,
                 format!("{cp} ranks share a document, which a recurrence reads in order; it must be 1"),
             )),
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_model::{Model, Portion, SafeTensors, SaveOptions, Source, load, open, save};
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device};
 
 fn folder() -> std::path::PathBuf {
@@ -104,7 +104,7 @@ fn ranks_read_their_experts() {
     let (whole, _) = load_part(Mesh::alone());
     let grid = Grid { dp: 6, ep: 3, etp: 2, ..Grid::default() };
     for rank in 0..6 {
-        let (part, model) = load_part(Mesh::new(grid, Box::new(Imagined::new(rank, 6))));
+        let (part, model) = load_part(Mesh::new(grid, Box::new(CountingLink::new(rank, 6))));
         for (index, held) in model.holdings.iter().enumerate() {
             let runs = held.shard.runs().into_iter();
             let expected: Vec<f32> =

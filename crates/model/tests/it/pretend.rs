@@ -11,8 +11,8 @@ use fathom_grad::{Counters, Ctx, GemmFormat, Grads, Labels, LossTerm, Places, Sc
 use fathom_model::{
     Adapter, AdapterMethod, Caps, Config, Family, InFiles, Init, LayerSpec, LinearParams, Linears,
     LlamaSizes, Model, Module, Names, NarrowLayers, Own, PackedTokens, Parallel, PartKind, Portion,
-    Projection, Reach, Residual, SafeTensors, SaveOptions, Shared, Sharers, Size, Spec, StateSpec, SubLayer,
-    SubLayerParams, SubParams, Walk, export_tensors, initialise, load,
+    Projection, Reach, Residual, SafeTensors, SaveOptions, Sharers, Size, Spec, SplitDimension, StateSpec,
+    SubLayer, SubLayerParams, SubParams, Walk, export_tensors, initialise, load,
 };
 use fathom_tensor::{Category, DType, Device};
 use serde_json::{Map, Value, json};
@@ -61,9 +61,13 @@ impl SubLayer for Twin {
         })
     }
 
-    fn check(&self, ranks: &Sharers) -> Result<(), (Shared, String)> {
-        let why =
-            || (Shared::Columns, format!("{} does not divide {} columns of a twin", ranks.columns, self.ffn));
+    fn check(&self, ranks: &Sharers) -> Result<(), (SplitDimension, String)> {
+        let why = || {
+            (
+                SplitDimension::Columns,
+                format!("{} does not divide {} columns of a twin", ranks.columns, self.ffn),
+            )
+        };
         if self.ffn.is_multiple_of(ranks.columns) { Ok(()) } else { Err(why()) }
     }
 

@@ -11,7 +11,7 @@ use fathom_model::{
     Caps, FolderOptions, Init, Model, PackedTokens, Portion, QuantisedSave, Quantization, SafeTensors,
     SaveOptions, Source, TrainableWeights, initialise, load, open, read_f32, save, save_hf_quantised,
 };
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{BlockFormat, DType, Device, Meta};
 
 fn golden() -> PathBuf {
@@ -181,7 +181,7 @@ fn ranks_hold_parts_of_the_same_weights() {
         for rank in 0..2 {
             let machine = Arc::new(Cpu::new(1, None));
             let grid = Grid { tp: 2, ..Grid::default() };
-            let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, 2)));
+            let mesh = Mesh::new(grid, Box::new(CountingLink::new(rank, 2)));
             let device = Device::on_mesh(machine, 1 << 28, mesh);
             let (model, params) = packed(&device, folder, BlockFormat::Nf4, double);
             for ((held, (_, part)), (_, whole)) in model.holdings.iter().zip(params.iter()).zip(whole.iter())
@@ -203,7 +203,7 @@ fn ranks_hold_parts_of_the_same_weights() {
 fn what_does_not_fit_is_refused_by_name() {
     let spec = open(&golden().join("model")).unwrap().spec;
     let grid = Grid { tp: 2, ..Grid::default() };
-    let mesh = Mesh::new(grid, Box::new(Imagined::new(0, 2)));
+    let mesh = Mesh::new(grid, Box::new(CountingLink::new(0, 2)));
     let portion = Portion::of(&spec, &mesh, 1);
     let int8 = Quantization { format: BlockFormat::Int8, double: false, trained: TrainableWeights::all() };
     let refused = int8.check(&spec, &portion).unwrap_err();

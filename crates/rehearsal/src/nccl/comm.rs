@@ -76,16 +76,16 @@ fn registry() -> MutexGuard<'static, Registry> {
 }
 
 /// Use of a communicator by a thread, until dropped.
-pub struct Using(Arc<Comm>);
+pub struct CommUse(Arc<Comm>);
 
-impl std::ops::Deref for Using {
+impl std::ops::Deref for CommUse {
     type Target = Arc<Comm>;
     fn deref(&self) -> &Arc<Comm> {
         &self.0
     }
 }
 
-impl Drop for Using {
+impl Drop for CommUse {
     fn drop(&mut self) {
         let mut user = self.0.user();
         if let Some((_, times)) = user.as_mut() {
@@ -165,7 +165,7 @@ impl Comm {
     ///
     /// # Errors
     /// See [`Comm::of`]; also if another thread is using it.
-    pub fn enter(call: &str, handle: usize) -> Result<Using, Status> {
+    pub fn enter(call: &str, handle: usize) -> Result<CommUse, Status> {
         let comm = Comm::of(call, handle)?;
         comm.take().or_else(|()| {
             let why = "another thread uses this communicator: only one may at a time (Thread Safety)";
@@ -177,7 +177,7 @@ impl Comm {
     ///
     /// # Errors
     /// If another thread is using it.
-    pub fn take(self: &Arc<Comm>) -> Result<Using, ()> {
+    pub fn take(self: &Arc<Comm>) -> Result<CommUse, ()> {
         let own = std::thread::current().id();
         let mut user = self.user();
         match user.as_mut() {
@@ -185,7 +185,7 @@ impl Comm {
             Some((thread, times)) if *thread == own => *times += 1,
             Some(_) => return Err(()),
         }
-        Ok(Using(self.clone()))
+        Ok(CommUse(self.clone()))
     }
 
     fn user(&self) -> MutexGuard<'_, Option<(ThreadId, usize)>> {
@@ -324,14 +324,14 @@ impl Comm {
 static ISSUING: LazyLock<Mutex<BTreeMap<usize, (u64, usize)>>> = LazyLock::new(Mutex::default);
 
 /// The right to issue on a device, until dropped.
-pub struct Issuing(usize);
+pub struct IssueGuard(usize);
 
-impl Issuing {
+impl IssueGuard {
     /// Takes the right for a group, identified by a token.
     ///
     /// # Errors
     /// If another group has it.
-    pub fn take(call: &str, device: usize, token: u64) -> Result<Issuing, Status> {
+    pub fn take(call: &str, device: usize, token: u64) -> Result<IssueGuard, Status> {
         let mut all = ISSUING.lock().unwrap_or_else(PoisonError::into_inner);
         let (owner, times) = all.entry(device).or_insert((token, 0));
         if *times > 0 && *owner != token {
@@ -340,11 +340,11 @@ impl Issuing {
             return refuse(call, why, Status::Usage);
         }
         (*owner, *times) = (token, *times + 1);
-        Ok(Issuing(device))
+        Ok(IssueGuard(device))
     }
 }
 
-impl Drop for Issuing {
+impl Drop for IssueGuard {
     fn drop(&mut self) {
         let mut all = ISSUING.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, times)) = all.get_mut(&self.0) {

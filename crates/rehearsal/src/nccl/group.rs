@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::call::GroupedCall;
-use super::comm::{Comm, Issuing, Using};
+use super::comm::{Comm, CommUse, IssueGuard};
 use super::meet;
 use super::types::{Status, refuse};
 use super::wire::{Frame, Way};
@@ -30,8 +30,8 @@ struct Group {
     /// Ranks that join, with the ids of their communicators.
     joins: Vec<(Arc<Comm>, String)>,
     /// Held until everything has been issued.
-    using: Vec<Using>,
-    issuing: Vec<Issuing>,
+    using: Vec<CommUse>,
+    issuing: Vec<IssueGuard>,
     /// Status of a failed call in the group, other than an invalid argument.
     failed: Option<Status>,
 }
@@ -92,7 +92,7 @@ pub fn within(call: &str, ask: impl FnOnce() -> Result<(), Status>) -> Result<()
 ///
 /// # Errors
 /// If it is not allowed in this group.
-pub fn add(using: Using, part: GroupedCall, stream: u64) -> Result<(), Status> {
+pub fn add(using: CommUse, part: GroupedCall, stream: u64) -> Result<(), Status> {
     GROUP.with_borrow_mut(|group| {
         let call = part.call;
         if !group.joins.is_empty() {
@@ -100,7 +100,7 @@ pub fn add(using: Using, part: GroupedCall, stream: u64) -> Result<(), Status> {
         }
         same_kind(call, group.shares.first().map(|share| &share.comm), &using)?;
         overlaps(&group.shares, &using, &part)?;
-        group.issuing.push(Issuing::take(call, using.device, group.token)?);
+        group.issuing.push(IssueGuard::take(call, using.device, group.token)?);
         let found = group.shares.iter().position(|share| Arc::ptr_eq(&share.comm, &using));
         let at = found.unwrap_or_else(|| {
             group.shares.push(Share { comm: using.clone(), parts: Vec::new(), streams: Vec::new() });

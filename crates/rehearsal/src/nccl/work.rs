@@ -63,7 +63,7 @@ fn overlap(comm: &Comm, begins: bool) {
         here.remove(&comm.handle);
     } else if here.insert(comm.handle) && here.len() > 1 && !SAID.swap(true, Ordering::Relaxed) {
         let why = "operations of two communicators run on one device at a time: without NCCL_LAUNCH_ORDER_IMPLICIT \
-                   all ranks must order them by streams, or they may deadlock (Using multiple NCCL communicators)";
+                   all ranks must order them by streams, or they may deadlock (CommUse multiple NCCL communicators)";
         complain("warning", why);
     }
 }

@@ -24,14 +24,14 @@ const BF16: c_int = 9;
 
 /// `ncclConfig_t` of 2.18, as bytes.
 #[repr(C, align(8))]
-struct Old([u32; 12]);
+struct OldConfig([u32; 12]);
 
-fn nonblocking() -> Old {
+fn nonblocking() -> OldConfig {
     let undefined = i32::MIN as u32;
     let rest = [0, undefined, undefined, undefined, 0, 0, undefined, undefined];
     let mut words = [48, 0, 0xcafe_beef, 21_800, 0, 0, 0, 0, 0, 0, 0, 0];
     words[4..].copy_from_slice(&rest);
-    Old(words)
+    OldConfig(words)
 }
 
 /// Serialises tests, which share devices on which one thread at a time may issue operations.

@@ -53,7 +53,7 @@ pub struct Passage {
 
 /// Documents of a file, with rows that were left out.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reading {
+pub struct FileDocuments {
     /// The documents, in order.
     pub documents: Vec<Document>,
     /// Rows without text or that are not JSON objects.

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::chunk;
 
 use document::placed;
-pub use document::{Document, Kind, Passage, Reading};
+pub use document::{Document, FileDocuments, Kind, Passage};
 
 /// Names of source files by their ending.
 const CODE: &str = " rs py pyi js mjs cjs ts tsx jsx c h cc cpp cxx hpp hh cu cuh m mm java kt kts scala go rb php cs swift \
@@ -61,7 +61,7 @@ impl Reader {
     ///
     /// # Errors
     /// The reason why the file has none.
-    pub fn read(&self, kind: Kind, bytes: &[u8]) -> Result<Reading, String> {
+    pub fn read(&self, kind: Kind, bytes: &[u8]) -> Result<FileDocuments, String> {
         let mut reading = match kind {
             Kind::Pdf => one(pdf::document(bytes, self.chunk_bytes)?),
             Kind::Html => one(html::document(&self.html, bytes, self.chunk_bytes)?),
@@ -100,8 +100,8 @@ impl Reader {
     }
 }
 
-fn one(document: Document) -> Reading {
-    Reading { documents: vec![document], ..Reading::default() }
+fn one(document: Document) -> FileDocuments {
+    FileDocuments { documents: vec![document], ..FileDocuments::default() }
 }
 
 /// A file's bytes as text, without a byte order mark.

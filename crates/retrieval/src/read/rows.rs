@@ -3,12 +3,12 @@
 
 use serde_json::{Map, Value};
 
-use super::document::{Document, Reading, placed};
+use super::document::{Document, FileDocuments, placed};
 use crate::chunk;
 
 /// Documents of a file's rows.
-pub(super) fn read(text: &str, most: usize) -> Reading {
-    let mut reading = Reading::default();
+pub(super) fn read(text: &str, most: usize) -> FileDocuments {
+    let mut reading = FileDocuments::default();
     let mut start = 0u64;
     for (at, line) in text.split_inclusive('\n').enumerate() {
         let place = (start, u32::try_from(at + 1).unwrap_or(u32::MAX), line.trim_end().len() as u64);

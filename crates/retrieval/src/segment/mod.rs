@@ -114,7 +114,7 @@ mod tests {
             passages: vec![passage("red fox", &["A", "B"]), passage("red red hen", &[])],
             ..Document::default()
         };
-        let reading = crate::read::Reading { documents: vec![document], ..Default::default() };
+        let reading = crate::read::FileDocuments { documents: vec![document], ..Default::default() };
         writer.file("a.md", Kind::Markdown, Ok(reading));
         writer.file("b.pdf", Kind::Pdf, Err("it is encrypted".into()));
         writer.finish()

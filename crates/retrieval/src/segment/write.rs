@@ -7,7 +7,7 @@ use super::{
     POSTINGS, POSTINGS_AT, SECTIONS, TERM_AT, TERMS, TEXT_AT, TEXTS,
 };
 use crate::near;
-use crate::read::{Document, Kind, Passage, Reading};
+use crate::read::{Document, FileDocuments, Kind, Passage};
 use crate::terms::terms;
 
 /// Chunks with a term, while a segment is written.
@@ -62,12 +62,12 @@ pub(crate) struct SegmentWriter {
 
 impl SegmentWriter {
     /// Adds a file with its documents, or the reason why it has none.
-    pub fn file(&mut self, path: &str, kind: Kind, reading: Result<Reading, String>) {
+    pub fn file(&mut self, path: &str, kind: Kind, reading: Result<FileDocuments, String>) {
         let before = (self.documents, self.chunks);
         let (mut skipped, mut rows, mut first) = (None, 0, None);
         match reading {
             Err(why) => skipped = Some(why),
-            Ok(Reading { documents, skipped_rows, first_skipped }) => {
+            Ok(FileDocuments { documents, skipped_rows, first_skipped }) => {
                 (rows, first) = (skipped_rows, first_skipped);
                 documents.into_iter().for_each(|document| self.document(path, kind, document));
             }

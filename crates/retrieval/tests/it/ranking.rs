@@ -13,30 +13,30 @@ use crate::bed::{Bed, contents};
 struct Case {
     documents: Vec<String>,
     vectors: Vec<Vec<f32>>,
-    queries: Vec<Asked>,
+    queries: Vec<QueryCase>,
 }
 
 #[derive(Deserialize)]
-struct Asked {
+struct QueryCase {
     text: String,
     vector: Vec<f32>,
     judged: Judgements,
     bm25: Vec<RankedChunk>,
     fused: Vec<RankedChunk>,
-    measures: HashMap<String, Expected>,
+    measures: HashMap<String, ExpectedRanking>,
 }
 
 #[derive(Deserialize)]
-struct Expected {
+struct ExpectedRanking {
     ndcg: f64,
     mrr: f64,
     recall: f64,
 }
 
 /// Looks vectors up by their texts.
-struct Known(HashMap<String, Vec<f32>>, &'static str);
+struct LookupEmbedder(HashMap<String, Vec<f32>>, &'static str);
 
-impl Encode for Known {
+impl Encode for LookupEmbedder {
     fn facts(&self) -> EncoderFacts {
         let dimensions = self.0.values().next().map_or(0, Vec::len);
         EncoderFacts { name: self.1.into(), fingerprint: self.1.into(), dimensions }
@@ -52,13 +52,14 @@ fn cases() -> Vec<Case> {
 }
 
 /// An index of a case's documents, in their order.
-fn indexed(case: &Case) -> (Bed, Known) {
+fn indexed(case: &Case) -> (Bed, LookupEmbedder) {
     let row = |(at, text): (usize, &String)| {
         serde_json::json!({"_id": at.to_string(), "text": text}).to_string() + "\n"
     };
     let rows: String = case.documents.iter().enumerate().map(row).collect();
     let bed = Bed::new(&[("rows.jsonl", &rows)]);
-    let known = Known(case.documents.iter().cloned().zip(case.vectors.iter().cloned()).collect(), "known");
+    let known =
+        LookupEmbedder(case.documents.iter().cloned().zip(case.vectors.iter().cloned()).collect(), "known");
     write(
         &[bed.docs()],
         &bed.out(),
@@ -128,14 +129,15 @@ fn vectors_are_ranked_kept_and_refused_by_their_encoder() {
     assert!(index.ranked(&dense).unwrap_err().to_string().contains("--encoder"));
     let options = IndexOptions { chunk_bytes: 1 << 20, ..IndexOptions::default() };
     let again = |encoder: Option<&dyn Encode>| write(&[bed.docs()], &bed.out(), &options, encoder, &|_| {});
-    let other = Known(known.0.clone(), "another");
+    let other = LookupEmbedder(known.0.clone(), "another");
     for refused in [again(Some(&other)), again(None)] {
         let said = refused.unwrap_err().to_string();
         assert!(said.contains("known"), "{said}");
     }
     // A further row: only its vector is computed.
     let more = "a new document".to_string();
-    let grown = Known(known.0.into_iter().chain([(more.clone(), asked.vector.clone())]).collect(), "known");
+    let grown =
+        LookupEmbedder(known.0.into_iter().chain([(more.clone(), asked.vector.clone())]).collect(), "known");
     let path = bed.docs().join("rows.jsonl");
     let rows = std::fs::read_to_string(&path).unwrap()
         + &serde_json::json!({"_id": "new", "text": more}).to_string();

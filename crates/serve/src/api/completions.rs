@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::Response;
 use fathom_base::{
-    Event, GenerateRequest, Prompt, Reading, RequestOutput, Service, Stop, TokenLogprob, Usage,
+    Event, GenerateRequest, Prompt, RequestOutput, Service, SpecialTokens, Stop, TokenLogprob, Usage,
 };
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use super::{
     AdmittedRequest, Answer, Server, apart, guardrails_chunk, ignored, json_answer, on_blocking_thread,
     usage, usage_chunk,
 };
-use crate::answering::{Answering, blocked, collect, ended_by, reason};
+use crate::answering::{ModelRequests, blocked, collect, ended_by, reason};
 use crate::fault::Fault;
 use crate::fields::Fields;
 use crate::now::now_s;
@@ -24,8 +24,8 @@ use crate::sse::{Frames, Protocol, stream};
 const USUAL: usize = 16;
 
 /// A requested completion.
-struct Asking {
-    answering: Answering,
+struct CompletionRequest {
+    answering: ModelRequests,
     params: Params,
     how: How,
     prompts: usize,
@@ -48,7 +48,7 @@ struct How {
 pub fn prompts(
     service: &dyn Service,
     value: Value,
-    reading: Reading,
+    reading: SpecialTokens,
     limit: u64,
 ) -> Result<Vec<Prompt>, Fault> {
     let wrong = || {
@@ -63,7 +63,7 @@ pub fn prompts(
         Ok(Prompt::Ids(ids))
     };
     let encode = |text: &str| match reading {
-        Reading::Prompt => Ok(text.into()),
+        SpecialTokens::Prompt => Ok(text.into()),
         _ => Ok(Prompt::Ids(service.encode(text, reading).map_err(Fault::refused)?)),
     };
     if let Value::Array(all) = &value
@@ -86,13 +86,14 @@ pub fn prompts(
     }
 }
 
-fn ask(server: &Server, mut asked: AdmittedRequest) -> Result<Asking, Fault> {
+fn ask(server: &Server, mut asked: AdmittedRequest) -> Result<CompletionRequest, Fault> {
     let mut fields = Fields::parse(&asked.body)?;
     let permit = asked.permit.take();
     let prompt_logprobs = prompt_logprobs(&mut fields, &server.settings)?;
     let params = Params::take(server, &asked, &mut fields)?;
     let how = How { prompt_logprobs, ..how(server, &mut fields, params.max_tokens)? };
-    let reading = if fields.or("add_special_tokens", true)? { Reading::Prompt } else { Reading::Rendered };
+    let reading =
+        if fields.or("add_special_tokens", true)? { SpecialTokens::Prompt } else { SpecialTokens::Rendered };
     let value: Value = fields.need("prompt")?;
     let unknown = fields.rest()?;
     let prompts = prompts(&*params.model.service, value, reading, server.settings.max_texts)?;
@@ -109,8 +110,8 @@ fn ask(server: &Server, mut asked: AdmittedRequest) -> Result<Asking, Fault> {
     let count = prompts.len();
     let requests = prompts.into_iter().map(request).collect::<Result<Vec<_>, Fault>>()?;
     let model = params.model.clone();
-    let answering = Answering::ask(server.clone(), model, requests, (asked.id, permit))?;
-    Ok(Asking { answering, params, how, prompts: count, unknown })
+    let answering = ModelRequests::ask(server.clone(), model, requests, (asked.id, permit))?;
+    Ok(CompletionRequest { answering, params, how, prompts: count, unknown })
 }
 
 fn how(server: &Server, fields: &mut Fields, max_tokens: Option<usize>) -> Result<How, Fault> {
@@ -165,14 +166,14 @@ impl How {
     }
 }
 
-async fn whole(id: String, mut asking: Asking) -> Answer {
+async fn whole(id: String, mut asking: CompletionRequest) -> Answer {
     let all = collect(&mut asking.answering, asking.prompts).await?;
     apart(move || written(&id, &asking, &all)).await
 }
 
 /// A whole answer as JSON.
-fn written(id: &str, asking: &Asking, all: &[RequestOutput]) -> Answer {
-    let Asking { answering, params, how, .. } = asking;
+fn written(id: &str, asking: &CompletionRequest, all: &[RequestOutput]) -> Answer {
+    let CompletionRequest { answering, params, how, .. } = asking;
     let mut choices: Vec<Value> = Vec::new();
     for answered in all {
         let RequestOutput { prompt, logprobs, answers, .. } = answered;
@@ -223,8 +224,8 @@ fn written(id: &str, asking: &Asking, all: &[RequestOutput]) -> Answer {
     Ok(json_answer(&body))
 }
 
-fn streamed(server: &Server, id: String, asking: Asking) -> Response<Body> {
-    let Asking { answering, params, how, prompts, .. } = asking;
+fn streamed(server: &Server, id: String, asking: CompletionRequest) -> Response<Body> {
+    let CompletionRequest { answering, params, how, prompts, .. } = asking;
     let frame = json!({
         "id": id,
         "object": "text_completion",

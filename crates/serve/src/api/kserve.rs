@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::params::{Params, one_answer};
 use super::{AdmittedRequest, Answer, Server, ignored, json_answer, on_blocking_thread, tensors};
-use crate::answering::{Answering, blocked, collect};
+use crate::answering::{ModelRequests, blocked, collect};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::sse::{Frames, Protocol, stream};
@@ -72,8 +72,8 @@ pub async fn ready(server: Server, asked: AdmittedRequest) -> Answer {
 }
 
 /// A text being continued.
-struct Asking {
-    answering: Answering,
+struct Continuation {
+    answering: ModelRequests,
     /// The model's name in the request.
     name: String,
     /// Parameters that have no effect.
@@ -81,7 +81,12 @@ struct Asking {
 }
 
 /// Submits a text to a model.
-fn ask(server: &Server, mut asked: AdmittedRequest, text: &str, mut fields: Fields) -> Result<Asking, Fault> {
+fn ask(
+    server: &Server,
+    mut asked: AdmittedRequest,
+    text: &str,
+    mut fields: Fields,
+) -> Result<Continuation, Fault> {
     let permit = asked.permit.take();
     fields.set("model", name_of(&asked.path)?.into());
     for (theirs, ours) in [("max_output_tokens", "max_tokens"), ("stop_words", "stop")] {
@@ -95,8 +100,9 @@ fn ask(server: &Server, mut asked: AdmittedRequest, text: &str, mut fields: Fiel
     if request.sampling.max_tokens == 0 {
         return Err(Fault::field("max_tokens", "has to be at least 1"));
     }
-    let answering = Answering::ask(server.clone(), params.model.clone(), vec![request], (asked.id, permit))?;
-    Ok(Asking { answering, name: params.name, unknown })
+    let answering =
+        ModelRequests::ask(server.clone(), params.model.clone(), vec![request], (asked.id, permit))?;
+    Ok(Continuation { answering, name: params.name, unknown })
 }
 
 /// The text and the parameters of a request to generate; other fields count as parameters.
@@ -134,7 +140,7 @@ pub async fn generate(server: Server, asked: AdmittedRequest) -> Answer {
 }
 
 /// The texts of a request's answers, and the refusal of a rail, if one has refused.
-async fn texts(answering: &mut Answering) -> Result<(Vec<String>, Option<String>), Fault> {
+async fn texts(answering: &mut ModelRequests) -> Result<(Vec<String>, Option<String>), Fault> {
     let answers = collect(answering, 1).await?.into_iter().flat_map(|answered| answered.answers);
     let mut refused = None;
     let text = |answer: Answered| {
@@ -153,7 +159,7 @@ async fn texts(answering: &mut Answering) -> Result<(Vec<String>, Option<String>
 /// Those of the request.
 pub async fn generate_stream(server: Server, asked: AdmittedRequest) -> Answer {
     let keep_alive_s = server.settings.keep_alive_s;
-    let Asking { answering, name, unknown } = on_blocking_thread(asked, move |asked| {
+    let Continuation { answering, name, unknown } = on_blocking_thread(asked, move |asked| {
         let (text, parameters) = generation(&asked)?;
         ask(&server, asked, &text, parameters)
     })

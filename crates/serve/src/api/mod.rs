@@ -77,9 +77,9 @@ pub struct AdmittedRequest {
 }
 
 /// Records that the client has left, when dropped.
-struct Leaving(Arc<AtomicBool>);
+struct LeaveFlag(Arc<AtomicBool>);
 
-impl Drop for Leaving {
+impl Drop for LeaveFlag {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -95,7 +95,7 @@ pub async fn on_blocking_thread<T: Send + 'static>(
     asked: AdmittedRequest,
     work: impl FnOnce(AdmittedRequest) -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
-    let _leaving = Leaving(asked.id.left.clone());
+    let _leaving = LeaveFlag(asked.id.left.clone());
     apart(move || if asked.id.has_left() { Err(Fault::left()) } else { work(asked) }).await
 }
 

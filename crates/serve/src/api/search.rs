@@ -1,6 +1,6 @@
 //! `/v1/search`: passages of the server's documents; and the sources of a conversation.
 
-use fathom_base::{Conversation, Reading};
+use fathom_base::{Conversation, SpecialTokens};
 use serde_json::{Value, json};
 
 use super::params::most;
@@ -59,7 +59,8 @@ pub fn ground(
     match &server.knowledge {
         Some(base) if wanted => {
             let service = &model.service;
-            let tokens = |text: &str| service.encode(text, Reading::Text).map_or(usize::MAX, |ids| ids.len());
+            let tokens =
+                |text: &str| service.encode(text, SpecialTokens::Text).map_or(usize::MAX, |ids| ids.len());
             // The other half is for the conversation and the answer.
             base.ground(conversation, &tokens, service.card().context_tokens / 2)
         }

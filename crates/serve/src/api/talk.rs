@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::params::{Params, most};
 use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{AdmittedRequest, Server, schema, search};
-use crate::answering::{Answering, collect};
+use crate::answering::{ModelRequests, collect};
 use crate::fault::Fault;
 use crate::fields::Fields;
 use crate::knowledge::Sources;
@@ -80,7 +80,7 @@ impl Tools {
 /// A conversation in progress.
 pub struct Talk {
     /// The answers.
-    pub answering: Answering,
+    pub answering: ModelRequests,
     /// The parameters of the request.
     pub params: Params,
     /// The available tools.
@@ -292,7 +292,7 @@ impl Talk {
             return Err(Fault::field("max_tokens", "has to be at least 1"));
         }
         let model = params.model.clone();
-        let answering = Answering::ask(server.clone(), model, vec![request], (asked.id, permit))?;
+        let answering = ModelRequests::ask(server.clone(), model, vec![request], (asked.id, permit))?;
         Ok(Talk { answering, params, tools, prompt_logprobs, logprobs, sources, unknown })
     }
 

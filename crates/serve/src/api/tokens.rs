@@ -1,6 +1,6 @@
 //! `/tokenize`, `/detokenize`, `/tokenizer_info`: a model's tokenizer over HTTP, as evaluation harnesses use it.
 
-use fathom_base::{Reading, Service};
+use fathom_base::{Service, SpecialTokens};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -40,8 +40,9 @@ pub async fn tokenize(server: Server, asked: AdmittedRequest) -> Answer {
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
         let service = &*model.service;
         let special: Option<bool> = fields.take("add_special_tokens")?;
-        let reading =
-            |usual: bool| if special.unwrap_or(usual) { Reading::Prompt } else { Reading::Rendered };
+        let reading = |usual: bool| {
+            if special.unwrap_or(usual) { SpecialTokens::Prompt } else { SpecialTokens::Rendered }
+        };
         let ids = match fields.take::<String>("prompt")? {
             Some(text) => service.encode(&text, reading(true)),
             None => {
@@ -99,7 +100,7 @@ pub async fn info(server: Server, _: AdmittedRequest) -> Answer {
         "eos_token_id": eos,
         "pad_token": card.pad_token,
         "add_bos_token": card.bos.is_some_and(|bos| {
-            service.encode("", Reading::Prompt).is_ok_and(|ids| ids.first() == Some(&bos))
+            service.encode("", SpecialTokens::Prompt).is_ok_and(|ids| ids.first() == Some(&bos))
         }),
         "chat_template": card.chat_template,
     })))

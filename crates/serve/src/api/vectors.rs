@@ -15,7 +15,7 @@ use crate::now::now_s;
 use crate::shared::Model;
 
 /// Texts to process.
-struct Asking {
+struct TextBatch {
     model: std::sync::Arc<Model>,
     name: String,
     texts: Vec<TextIds>,
@@ -73,7 +73,7 @@ impl Common {
         asked: &mut AdmittedRequest,
         (inputs, numbers): (Vec<Input>, Numbers),
         fields: Fields,
-    ) -> Result<Asking, Fault> {
+    ) -> Result<TextBatch, Fault> {
         let Common { name, model, most: cut } = self;
         let (permit, unknown) = (asked.permit.take(), fields.rest()?);
         if inputs.is_empty() {
@@ -103,7 +103,7 @@ impl Common {
         let tokens = texts.iter().map(|text| text.ids.len()).sum();
         let held = model.admission.admit(tokens as u64, 0, model.service.load().prefill_tokens_per_s)?;
         let name = name.unwrap_or_else(|| model.name.clone());
-        Ok(Asking { model, name, texts, tokens, numbers, unknown, _held: held, _permit: permit })
+        Ok(TextBatch { model, name, texts, tokens, numbers, unknown, _held: held, _permit: permit })
     }
 
     /// Checks that the model's head has one output.
@@ -121,7 +121,7 @@ impl Common {
     }
 }
 
-impl Asking {
+impl TextBatch {
     /// Waits for the results; dropping this cancels.
     async fn numbers(&mut self) -> Result<Vec<Vec<f32>>, Fault> {
         let (send, receive) = oneshot::channel();
@@ -306,7 +306,7 @@ fn judged(
     asked: &mut AdmittedRequest,
     pairs: Vec<(String, String)>,
     fields: Fields,
-) -> Result<Asking, Fault> {
+) -> Result<TextBatch, Fault> {
     common.ranks()?;
     if !common.model.service.card().labels.is_empty() {
         let inputs = pairs.into_iter().map(|(first, second)| Input::Text((first, Some(second)))).collect();
@@ -325,7 +325,7 @@ fn judged(
 }
 
 /// The scores of `pairs` pairs.
-async fn scores(asking: &mut Asking, pairs: usize) -> Result<Vec<f32>, Fault> {
+async fn scores(asking: &mut TextBatch, pairs: usize) -> Result<Vec<f32>, Fault> {
     let rows = asking.numbers().await?;
     // Vectors have length 1.
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum();

@@ -17,9 +17,9 @@ use tokio::sync::Mutex;
 use tokio::time::sleep_until;
 
 use crate::error::Error;
-use crate::server::{Listening, serve};
+use crate::server::{ServerAddresses, serve};
 use crate::settings::Settings;
-use crate::shared::{Opening, ServerState};
+use crate::shared::{ServeOptions, ServerState};
 use client::{Connection, RequestTimes};
 use pretended::{Clock, StandInModel};
 
@@ -278,10 +278,10 @@ fn over<T>(
     settings: Settings,
     work: impl FnOnce(&Target) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let server = Arc::new(ServerState::new(Opening { settings, ..Opening::default() }));
+    let server = Arc::new(ServerState::new(ServeOptions { settings, ..ServeOptions::default() }));
     server.add("pretended", Arc::new(model))?;
     let (stop, (send, receive)) = (AtomicBool::new(false), channel());
-    let at = Listening { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None };
+    let at = ServerAddresses { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None };
     thread::scope(|scope| {
         let serving = scope.spawn(|| {
             let send = send;

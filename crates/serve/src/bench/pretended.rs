@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use fathom_base::{
     Administer, Conversation, Describe, Error, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard,
-    Numbers, Prompt, Reading, Result, Sink, Stop, TextIds, TextPair, Ticket, Tokenize, Usage, VectorSink,
+    Numbers, Prompt, Result, Sink, SpecialTokens, Stop, TextIds, TextPair, Ticket, Tokenize, Usage,
+    VectorSink,
 };
 
 /// Marks a text that contains its time of writing, in microseconds.
@@ -50,7 +51,7 @@ impl Clock {
 }
 
 /// A request in progress.
-struct Writing {
+struct MockRequest {
     clock: Arc<Clock>,
     request: GenerateRequest,
     sink: Sink,
@@ -61,7 +62,7 @@ struct Writing {
 pub(super) struct StandInModel {
     clock: Arc<Clock>,
     /// `None` answers at once.
-    writes: Option<Sender<Writing>>,
+    writes: Option<Sender<MockRequest>>,
 }
 
 impl StandInModel {
@@ -78,7 +79,7 @@ impl StandInModel {
     }
 }
 
-impl Writing {
+impl MockRequest {
     fn prompt(&self) -> Vec<u32> {
         match &self.request.prompt {
             Prompt::Ids(ids) => ids.clone(),
@@ -106,8 +107,8 @@ impl Writing {
 }
 
 /// Writes the requested tokens until all senders are gone.
-fn write(asked: &Receiver<Writing>, pace: Duration) {
-    let mut all: Vec<Option<Writing>> = Vec::new();
+fn write(asked: &Receiver<MockRequest>, pace: Duration) {
+    let mut all: Vec<Option<MockRequest>> = Vec::new();
     let mut due: BinaryHeap<Reverse<(Instant, usize)>> = BinaryHeap::new();
     loop {
         let wait = due
@@ -125,7 +126,7 @@ fn write(asked: &Receiver<Writing>, pace: Duration) {
             due.peek().copied().filter(|Reverse((at, _))| *at <= Instant::now())
         {
             due.pop();
-            if all[index].as_mut().is_some_and(Writing::token) {
+            if all[index].as_mut().is_some_and(MockRequest::token) {
                 due.push(Reverse((at + pace, index)));
             } else {
                 all[index] = None;
@@ -146,7 +147,7 @@ impl Describe for StandInModel {
 }
 
 impl Tokenize for StandInModel {
-    fn encode(&self, text: &str, _: Reading) -> Result<Vec<u32>> {
+    fn encode(&self, text: &str, _: SpecialTokens) -> Result<Vec<u32>> {
         Ok(text.split(' ').map(|word| word.len() as u32).collect())
     }
 
@@ -165,7 +166,7 @@ impl Tokenize for StandInModel {
 
 impl Generate for StandInModel {
     fn submit_while(&self, request: GenerateRequest, sink: Sink, _: &dyn Fn() -> bool) -> Result<Ticket> {
-        let mut writing = Writing { clock: self.clock.clone(), request, sink, written: 0 };
+        let mut writing = MockRequest { clock: self.clock.clone(), request, sink, written: 0 };
         match &self.writes {
             None => while writing.token() {},
             Some(send) => send.send(writing).map_err(|_| Error::product("the pretended model has ended"))?,
@@ -176,7 +177,7 @@ impl Generate for StandInModel {
 
 impl Evaluate for StandInModel {
     fn read(&self, (text, _): &TextPair, _: Numbers, _: Option<usize>) -> Result<TextIds> {
-        Ok(self.encode(text, Reading::Prompt)?.into())
+        Ok(self.encode(text, SpecialTokens::Prompt)?.into())
     }
 
     fn numbers(&self, _: Vec<TextIds>, _: Numbers, _: VectorSink) -> Result<Ticket> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::Request;
-use fathom_serve::{ADMIN, Access, ApiKeys, Opening, ROUTES, Route, Settings, router};
+use fathom_serve::{ADMIN, Access, ApiKeys, ROUTES, Route, ServeOptions, Settings, router};
 use serde_json::json;
 
 use crate::mock::{Bed, Mock, post};
@@ -13,7 +13,7 @@ fn keyed(settings: Settings) -> Bed {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("keys");
     std::fs::write(&file, "secret\n").unwrap();
-    let opening = Opening { keys: ApiKeys::read(&file).unwrap(), settings, ..Opening::default() };
+    let opening = ServeOptions { keys: ApiKeys::read(&file).unwrap(), settings, ..ServeOptions::default() };
     Bed::with(Mock::saying("Hi!"), opening)
 }
 
@@ -71,7 +71,7 @@ async fn what_is_not_there_wants_a_key_too() {
 async fn foreign_pages_and_odd_bodies_are_refused() {
     let settings =
         Settings { body_bytes: 100, origins: vec!["https://chat.lan".into()], ..Settings::default() };
-    let bed = Bed::with(Mock::saying("Hi!"), Opening { settings, ..Opening::default() });
+    let bed = Bed::with(Mock::saying("Hi!"), ServeOptions { settings, ..ServeOptions::default() });
     let small = r#"{"prompt": "a"}"#;
     let from = |name: &'static str, value: &str| {
         let mut request = post("/v1/completions", small);

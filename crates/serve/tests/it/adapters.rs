@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fathom_serve::{ADMIN, Opening, ROUTES, Router, Settings, router};
+use fathom_serve::{ADMIN, ROUTES, Router, ServeOptions, Settings, router};
 use serde_json::{Value, json};
 
 use crate::mock::{Bed, Mock, post};
@@ -14,7 +14,7 @@ fn bed(root: &Path) -> (Bed, Router) {
     std::fs::create_dir_all(root.join("outside")).unwrap();
     std::os::unix::fs::symlink(root.join("outside"), adapters.join("link")).unwrap();
     let settings = Settings { adapters: Some(adapters), ..Settings::default() };
-    let bed = Bed::with(Mock::saying("Hi!"), Opening { settings, ..Opening::default() });
+    let bed = Bed::with(Mock::saying("Hi!"), ServeOptions { settings, ..ServeOptions::default() });
     let admin = router(&bed.server, ADMIN);
     (bed, admin)
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fathom_serve::{Listening, Opening, Settings, serve};
+use fathom_serve::{ServeOptions, ServerAddresses, Settings, serve};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ use crate::mock::{Bed, Mock, post};
 const PATH: &str = "/v1/completions";
 
 fn bed(mock: Mock, settings: Settings) -> Bed {
-    Bed::with(mock, Opening { settings, ..Opening::default() })
+    Bed::with(mock, ServeOptions { settings, ..ServeOptions::default() })
 }
 
 #[tokio::test]
@@ -86,7 +86,7 @@ fn start(mock: Mock, settings: Settings) -> (Arc<AtomicBool>, u16, thread::JoinH
     let flag = stop.clone();
     let thread = thread::spawn(move || {
         let bed = bed(mock, settings);
-        let at = Listening { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None };
+        let at = ServerAddresses { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None };
         serve(&bed.server, &at, &flag, |addresses| send.send(addresses[0].port()).unwrap()).unwrap();
     });
     (stop, receive.recv().unwrap(), thread)
@@ -154,7 +154,7 @@ fn what_takes_too_long_is_reported() {
 fn a_port_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let bed = Bed::new(Mock::default());
-    let at = Listening {
+    let at = ServerAddresses {
         host: "127.0.0.1".into(),
         port: taken.local_addr().unwrap().port(),
         admin_port: None,
@@ -162,7 +162,7 @@ fn a_port_in_use_is_named() {
     };
     let error = serve(&bed.server, &at, &AtomicBool::new(false), |_| ()).unwrap_err().to_string();
     assert!(error.contains("another program listens there"), "{error}");
-    let at = Listening { port: 0, admin_port: Some(0), ..at };
+    let at = ServerAddresses { port: 0, admin_port: Some(0), ..at };
     let error = serve(&bed.server, &at, &AtomicBool::new(false), |_| ()).unwrap_err().to_string();
     assert!(error.contains("--api-key-file"), "{error}");
     assert!(bed.server.add("mock", bed.mock.clone()).unwrap_err().to_string().contains("--name"));

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use fathom_serve::bench::{Arrival, Load, Target, post_all, run, run_at_once};
-use fathom_serve::{Listening, Opening, ServerState, serve};
+use fathom_serve::{ServeOptions, ServerAddresses, ServerState, serve};
 
 use crate::mock::Mock;
 
@@ -27,13 +27,14 @@ fn a_load_is_answered_and_counted() {
 #[test]
 fn a_client_speaks_tls_to_a_server_that_it_can_trust() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-    let (server, stop) = (Arc::new(ServerState::new(Opening::default())), Arc::new(AtomicBool::new(false)));
+    let (server, stop) =
+        (Arc::new(ServerState::new(ServeOptions::default())), Arc::new(AtomicBool::new(false)));
     server.add("mock", Arc::new(Mock::saying("Hello"))).unwrap();
     let (heard, address) = channel();
     let (serving, asked) = (server, stop.clone());
     let files = (data.join("server.pem"), data.join("server.key"));
     let thread = thread::spawn(move || {
-        let at = Listening { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: Some(files) };
+        let at = ServerAddresses { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: Some(files) };
         serve(&serving, &at, &asked, |addresses| heard.send(addresses[0]).unwrap()).unwrap();
     });
     let port = address.recv().unwrap().port();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fathom_guard::needs::{Languages, PersonalData, PersonalDataFinder, PersonalDataOptions};
 use fathom_guard::{Config, Finding, Guard, GuardedService, Needs};
-use fathom_serve::{Opening, ROUTES, ServerState, router};
+use fathom_serve::{ROUTES, ServeOptions, ServerState, router};
 use serde_json::{Value, json};
 
 use crate::mock::{Bed, Mock, post};
@@ -154,7 +154,7 @@ pub fn guard(text: &str) -> Arc<Guard> {
 }
 
 /// A server of one model within guardrails.
-pub fn around(guard: Arc<Guard>, mock: Mock, opening: Opening) -> Bed {
+pub fn around(guard: Arc<Guard>, mock: Mock, opening: ServeOptions) -> Bed {
     let (mock, server) = (Arc::new(mock), Arc::new(ServerState::new(opening)));
     server.add("mock", Arc::new(GuardedService::new(mock.clone(), guard))).unwrap();
     let router = router(&server, ROUTES);
@@ -165,7 +165,7 @@ pub fn around(guard: Arc<Guard>, mock: Mock, opening: Opening) -> Bed {
 pub fn bed(rail: &str, on: &str, action: &str, answer: &str) -> Bed {
     let hold = if action == "truncate" && on == "output" { "hold = 'all'\n" } else { "" };
     let text = format!("[[rail]]\n{rail}\non = ['{on}']\naction = '{action}'\n{hold}");
-    around(guard(&text), Mock::saying(answer), Opening::default())
+    around(guard(&text), Mock::saying(answer), ServeOptions::default())
 }
 
 /// Every way to ask for an answer: a path and a body, given the messages of a conversation.

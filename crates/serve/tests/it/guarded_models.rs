@@ -1,6 +1,6 @@
 //! The matrix over HTTP of rails that ask models.
 
-use fathom_serve::Opening;
+use fathom_serve::ServeOptions;
 use serde_json::json;
 
 use crate::guarded::{around, ask, bed, guard, is_refused, prompts, ways};
@@ -96,7 +96,7 @@ async fn a_judge_on_the_stream_lets_a_window_pass_and_stops_at_the_one_that_it_c
     let text = format!("[[rail]]\n{rail}\non = ['output']\naction = 'block'\n");
     let fine = "Gulls live at the sea. ".repeat(8);
     let answer = format!("{fine}POISON {fine}");
-    let bed = around(guard(&text), Mock::saying(&answer), Opening::default());
+    let bed = around(guard(&text), Mock::saying(&answer), ServeOptions::default());
     for path in ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/completions"] {
         let body = match path {
             "/v1/responses" => json!({"input": "Hi", "stream": true, "max_output_tokens": 900}),
@@ -116,7 +116,7 @@ async fn text_of_windows_that_a_judge_flags_is_not_held_back() {
     let rail = "use = 'content_safety'\nmodel = 'unsafe'\nformat = 'llama_guard'\nwindow = 32";
     let text = format!("[[rail]]\n{rail}\non = ['output']\naction = 'flag'\n");
     let answer = "POISON lives at the sea. ".repeat(32);
-    let bed = around(guard(&text), Mock::saying(&answer), Opening::default());
+    let bed = around(guard(&text), Mock::saying(&answer), ServeOptions::default());
     let body = json!({"prompt": "Hi", "stream": true, "max_tokens": 900});
     let (status, text, said) = ask(&bed, &("/v1/completions", body)).await;
     assert!(status == 200 && said == answer, "{text}");

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use fathom_guard::Guard;
-use fathom_serve::{Knowledge, KnowledgeBase, Opening, Passage, Screen, ScreenVerdict, SearchRequest};
+use fathom_serve::{Knowledge, KnowledgeBase, Passage, Screen, ScreenVerdict, SearchRequest, ServeOptions};
 use serde_json::{Value, json};
 
 use crate::guarded::{CASES, around, ask, guard, is_refused, prompts};
@@ -38,7 +38,7 @@ fn bed(rail: &str, action: &str, text: &'static str) -> Bed {
     around(
         guard,
         Mock::saying("Gulls are birds [1]."),
-        Opening { knowledge: Some(knowledge), ..Opening::default() },
+        ServeOptions { knowledge: Some(knowledge), ..ServeOptions::default() },
     )
 }
 
@@ -90,7 +90,7 @@ async fn no_passage_gets_around_a_rail_on_any_route() {
 async fn documents_of_a_request_are_judged_as_passages() {
     for case in &CASES[..6] {
         let guard = guard(&format!("[[rail]]\n{}\non = ['retrieval']\naction = 'block'\n", case.rail));
-        let bed = around(guard, Mock::saying("Fine."), Opening::default());
+        let bed = around(guard, Mock::saying("Fine."), ServeOptions::default());
         for (text, refused) in [(case.text, true), ("Gulls are birds.", false)] {
             for stream in [false, true] {
                 let body = json!({

@@ -9,35 +9,35 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fathom_base::Error;
-use fathom_serve::{Listening, Opening, ServerState, Settings, serve};
+use fathom_serve::{ServeOptions, ServerAddresses, ServerState, Settings, serve};
 use serde_json::{Value, json};
 
 use crate::mock::{Bed, Mock, post};
 
 fn bed(mock: Mock, settings: Settings) -> Bed {
-    Bed::with(mock, Opening { settings, ..Opening::default() })
+    Bed::with(mock, ServeOptions { settings, ..ServeOptions::default() })
 }
 
 /// A server on its own port.
-struct Serving {
+struct TestServer {
     shared: Arc<ServerState>,
     stop: Arc<AtomicBool>,
     port: u16,
     thread: JoinHandle<()>,
 }
 
-fn start(mock: Mock, settings: Settings) -> Serving {
+fn start(mock: Mock, settings: Settings) -> TestServer {
     let Bed { server: shared, .. } = bed(mock, settings);
     let (stop, (send, receive)) = (Arc::new(AtomicBool::new(false)), channel());
     let (own, flag) = (shared.clone(), stop.clone());
     let thread = thread::spawn(move || {
-        let at = Listening { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None };
+        let at = ServerAddresses { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None };
         serve(&own, &at, &flag, |addresses| send.send(addresses[0].port()).unwrap()).unwrap();
     });
-    Serving { shared, stop, port: receive.recv().unwrap(), thread }
+    TestServer { shared, stop, port: receive.recv().unwrap(), thread }
 }
 
-impl Serving {
+impl TestServer {
     /// Sends a request whose header announces a body of `bytes` bytes.
     fn send(&self, request: &str, body: &str, bytes: usize) -> TcpStream {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();

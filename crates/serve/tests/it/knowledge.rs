@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fathom_base::Result;
-use fathom_serve::{Knowledge, KnowledgeBase, Opening, Passage, ScreenVerdict, SearchRequest};
+use fathom_serve::{Knowledge, KnowledgeBase, Passage, ScreenVerdict, SearchRequest, ServeOptions};
 use serde_json::{Value, json};
 
 use crate::mock::{Bed, Mock};
@@ -11,9 +11,9 @@ use crate::mock::{Bed, Mock};
 const CHAT: &str = "/v1/chat/completions";
 
 /// A hundred documents, found by the number in the query, with two others.
-struct Numbered;
+struct NumberedStore;
 
-impl Knowledge for Numbered {
+impl Knowledge for NumberedStore {
     fn search(&self, request: &SearchRequest) -> Result<Vec<Passage>> {
         if request.conditions.iter().any(|it| !it.contains('=')) {
             return Err(fathom_base::Error::product("no condition"));
@@ -52,8 +52,8 @@ fn copied(prompt: &str) -> String {
 
 fn bed(screen: Option<fathom_serve::Screen>) -> Bed {
     let mock = Mock { answers: Some(copied), ..Mock::default() };
-    let knowledge = Some(KnowledgeBase { store: Arc::new(Numbered), screen, passages: 3 });
-    Bed::with(mock, Opening { knowledge, ..Opening::default() })
+    let knowledge = Some(KnowledgeBase { store: Arc::new(NumberedStore), screen, passages: 3 });
+    Bed::with(mock, ServeOptions { knowledge, ..ServeOptions::default() })
 }
 
 fn asking(number: usize, stream: bool) -> Value {

@@ -11,10 +11,10 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request};
 use fathom_base::{
     Administer, Conversation, Describe, Error, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard,
-    Numbers, PartialSampling, Reading, Result, Sink, Stop, TextIds, TextPair, Ticket, TokenLogprob, Tokenize,
-    Usage, VectorSink,
+    Numbers, PartialSampling, Result, Sink, SpecialTokens, Stop, TextIds, TextPair, Ticket, TokenLogprob,
+    Tokenize, Usage, VectorSink,
 };
-use fathom_serve::{Opening, ROUTES, Router, ServerState, router};
+use fathom_serve::{ROUTES, Router, ServeOptions, ServerState, router};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -173,7 +173,7 @@ impl Describe for Mock {
 }
 
 impl Tokenize for Mock {
-    fn encode(&self, text: &str, _: Reading) -> Result<Vec<u32>> {
+    fn encode(&self, text: &str, _: SpecialTokens) -> Result<Vec<u32>> {
         Ok(text.bytes().map(u32::from).collect())
     }
 
@@ -244,8 +244,8 @@ impl Generate for Mock {
 impl Evaluate for Mock {
     fn read(&self, (first, second): &TextPair, _: Numbers, most: Option<usize>) -> Result<TextIds> {
         let frame = if self.frames { "^" } else { "" };
-        let first = self.encode(&format!("{frame}{first}"), Reading::Text)?;
-        let second = self.encode(second.as_deref().unwrap_or_default(), Reading::Text)?;
+        let first = self.encode(&format!("{frame}{first}"), SpecialTokens::Text)?;
+        let second = self.encode(second.as_deref().unwrap_or_default(), SpecialTokens::Text)?;
         let mut ids = [&first[..], &second].concat();
         ids.truncate(most.unwrap_or(usize::MAX));
         Ok(TextIds { first: first.len(), ids })
@@ -294,10 +294,10 @@ pub struct Bed {
 
 impl Bed {
     pub fn new(mock: Mock) -> Bed {
-        Bed::with(mock, Opening::default())
+        Bed::with(mock, ServeOptions::default())
     }
 
-    pub fn with(mock: Mock, opening: Opening) -> Bed {
+    pub fn with(mock: Mock, opening: ServeOptions) -> Bed {
         let (mock, server) = (Arc::new(mock), Arc::new(ServerState::new(opening)));
         server.add("mock", mock.clone()).unwrap();
         let router = router(&server, ROUTES);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Request;
 use fathom_base::{Error, Service};
-use fathom_serve::{ADMIN, Opening, Reload, Router, Settings, router};
+use fathom_serve::{ADMIN, Reload, Router, ServeOptions, Settings, router};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -30,7 +30,7 @@ fn bed(answers: Vec<Option<&'static str>>) -> (Bed, Router, Arc<Mutex<Vec<Arc<Mo
         }
     });
     let settings = Settings { adapters: Some(std::env::temp_dir()), ..Settings::default() };
-    let opening = Opening { reload: Some(reload), settings, ..Opening::default() };
+    let opening = ServeOptions { reload: Some(reload), settings, ..ServeOptions::default() };
     let mock = Mock { pace: Duration::from_millis(20), ..Mock::saying("old words") };
     let bed = Bed::with(mock, opening);
     let admin = router(&bed.server, ADMIN);

@@ -7,7 +7,7 @@ use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fathom_serve::{Listening, Opening, ServerState, Settings, serve};
+use fathom_serve::{ServeOptions, ServerAddresses, ServerState, Settings, serve};
 use serde_json::{Value, json};
 
 use crate::mock::Mock;
@@ -64,13 +64,13 @@ fn ask(at: &str, headers: &str, path: &str, body: &Value) -> String {
 fn a_collector_receives_the_span_of_each_request() {
     let (collector, received) = collector();
     let settings = Settings { otlp: Some(collector), ..Settings::default() };
-    let opening = Opening { settings, version: "9.9".into(), ..Opening::default() };
+    let opening = ServeOptions { settings, version: "9.9".into(), ..ServeOptions::default() };
     let (server, stop) = (Arc::new(ServerState::new(opening)), Arc::new(AtomicBool::new(false)));
     server.add("mock", Arc::new(Mock { pace: Duration::from_millis(2), ..Mock::saying("Hello") })).unwrap();
     let (heard, address) = channel();
     let (serving, asked) = (server.clone(), stop.clone());
     let thread = thread::spawn(move || {
-        let at = Listening { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None };
+        let at = ServerAddresses { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None };
         serve(&serving, &at, &asked, |addresses| heard.send(addresses[0]).unwrap()).unwrap();
     });
     let at = address.recv().unwrap().to_string();
@@ -124,8 +124,8 @@ fn a_collector_receives_the_span_of_each_request() {
 #[test]
 fn an_address_that_is_none_keeps_the_server_from_starting() {
     let settings = Settings { otlp: Some("grpc://here:4317".into()), ..Settings::default() };
-    let server = Arc::new(ServerState::new(Opening { settings, ..Opening::default() }));
-    let at = Listening { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None };
+    let server = Arc::new(ServerState::new(ServeOptions { settings, ..ServeOptions::default() }));
+    let at = ServerAddresses { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None };
     let error = serve(&server, &at, &AtomicBool::new(true), |_| ()).unwrap_err().to_string();
     assert!(error.contains("grpc://here:4317"), "{error}");
 }
@@ -148,13 +148,13 @@ fn a_collector_that_answers_without_end_takes_the_spans_and_no_memory() {
         send.send(bytes).unwrap();
     });
     let settings = Settings { otlp: Some(collector), ..Settings::default() };
-    let opening = Opening { settings, ..Opening::default() };
+    let opening = ServeOptions { settings, ..ServeOptions::default() };
     let (server, stop) = (Arc::new(ServerState::new(opening)), Arc::new(AtomicBool::new(false)));
     server.add("mock", Arc::new(Mock::saying("Hello"))).unwrap();
     let (heard, address) = channel();
     let (own, flag) = (server.clone(), stop.clone());
     let thread = thread::spawn(move || {
-        let at = Listening { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None };
+        let at = ServerAddresses { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None };
         serve(&own, &at, &flag, |addresses| heard.send(addresses[0].to_string()).unwrap()).unwrap();
     });
     let at = address.recv().unwrap();

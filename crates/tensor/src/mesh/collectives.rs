@@ -11,10 +11,10 @@ use crate::{Category, DType, Device, Machine, Tensor};
 /// Largest size in bytes at which every rank sums all parts itself: one message instead of two.
 const SMALL_BYTES: u64 = 8 << 10;
 
-/// Transfers in flight; their tensors may not be used before [`Flying::wait`].
+/// Transfers in flight; their tensors may not be used before [`Transfers::wait`].
 #[must_use = "transfers end where they are waited for"]
 #[derive(Default)]
-pub struct Flying {
+pub struct Transfers {
     receives: Vec<Box<dyn Flight>>,
     sends: Vec<Box<dyn Flight>>,
     /// Account of predicted waiting.
@@ -38,7 +38,7 @@ impl Account {
     }
 }
 
-impl Flying {
+impl Transfers {
     /// The retire point: everything has arrived, and sent tensors may be written again.
     pub fn wait(self) {
         let started = self.account.as_ref().map(|account| account.now(Tick::Wait));
@@ -53,8 +53,8 @@ impl Flying {
 
 /// Sums in flight, started by [`Group::begin_reduce_scatter`].
 #[must_use = "sums are made where they are finished"]
-pub struct Reducing {
-    flying: Flying,
+pub struct PendingSums {
+    flying: Transfers,
     sums: Vec<ReduceParts>,
     index: usize,
 }
@@ -65,11 +65,11 @@ struct ReduceParts {
     theirs: Vec<Tensor>,
 }
 
-impl Reducing {
+impl PendingSums {
     /// Waits for the parts and calls `take(index of the tensor, its sum)` for every tensor of which this member has
     /// some elements. The sum may occupy the storage of the member's own part.
     pub fn finish(self, device: &Device, take: &mut dyn FnMut(usize, &Tensor)) {
-        let Reducing { flying, sums, index } = self;
+        let PendingSums { flying, sums, index } = self;
         flying.wait();
         for (which, ReduceParts { mine, theirs }) in sums.into_iter().enumerate() {
             if mine.is_empty() {
@@ -86,13 +86,13 @@ impl Reducing {
 
 impl Group {
     /// Starts summing tensors over all members, each cut into one part per member; member i receives the sum of
-    /// `tensors[n][i]`. f32, parts without gaps, not written before [`Reducing::finish`]. Every member needs room for
+    /// `tensors[n][i]`. f32, parts without gaps, not written before [`PendingSums::finish`]. Every member needs room for
     /// what it receives: its part of each tensor once for every other member.
     ///
     /// # Panics
     /// If the number of parts is not the number of members.
     #[track_caller]
-    pub fn begin_reduce_scatter(&self, device: &Device, tensors: &[Vec<Tensor>]) -> Reducing {
+    pub fn begin_reduce_scatter(&self, device: &Device, tensors: &[Vec<Tensor>]) -> PendingSums {
         let (size, index) = (self.size(), self.index());
         let sum = |parts: &Vec<Tensor>| {
             assert_eq!(parts.len(), size, "begin_reduce_scatter: {parts:?}");
@@ -113,7 +113,7 @@ impl Group {
             .flat_map(|sum| self.others().map(move |from| (from, &sum.theirs[place(from)])))
             .collect();
         let flying = self.exchange(device, "reduce_scatter", &sends, &receives);
-        Reducing { flying, sums, index }
+        PendingSums { flying, sums, index }
     }
 
     /// Sends tensors to members and receives others, by index. Tensors received into have no gaps; empty ones are
@@ -124,8 +124,8 @@ impl Group {
         collective: &'static str,
         sends: &[(usize, &Tensor)],
         receives: &[(usize, &Tensor)],
-    ) -> Flying {
-        let Some(link) = self.mesh.link() else { return Flying::default() };
+    ) -> Transfers {
+        let Some(link) = self.mesh.link() else { return Transfers::default() };
         let (op, layer) = device.pool.at();
         let what = |tensor: &Tensor| What { op, layer, collective, len: tensor.len(), dtype: tensor.dtype() };
         let some = |list: &[(usize, &Tensor)]| -> Vec<(usize, Tensor)> {
@@ -143,7 +143,7 @@ impl Group {
         });
         let sending = !sends.is_empty();
         link.among(device, Among { group: &self.name, ranks: &self.ranks, collective, sends: sending });
-        Flying {
+        Transfers {
             account,
             sends: sends.iter().map(|(to, src)| link.send(device, *to, src, what(src))).collect(),
             receives: receives
@@ -164,7 +164,7 @@ impl Group {
     /// # Panics
     /// If the number of parts is not the number of members, or their shapes differ.
     #[track_caller]
-    pub fn all_gather(&self, device: &Device, mine: &Tensor, parts: &[Tensor]) -> Flying {
+    pub fn all_gather(&self, device: &Device, mine: &Tensor, parts: &[Tensor]) -> Transfers {
         let fits = parts.len() == self.size() && parts.iter().all(|part| part.len() == mine.len());
         assert!(fits, "all_gather: {mine:?} of {} members into {parts:?}", self.size());
         let sends: Vec<(usize, &Tensor)> = self.others().map(|to| (to, mine)).collect();
@@ -190,7 +190,7 @@ impl Group {
         collective: &'static str,
         mine: &[Tensor],
         parts: &[Vec<Tensor>],
-    ) -> Flying {
+    ) -> Transfers {
         let fits = parts.iter().all(|parts| parts.len() == self.size());
         assert!(fits, "{collective}: {mine:?} of {} members into {parts:?}", self.size());
         let sends: Vec<(usize, &Tensor)> =
@@ -206,7 +206,7 @@ impl Group {
     /// # Panics
     /// If the number of tensors is not the number of members.
     #[track_caller]
-    pub fn all_to_all(&self, device: &Device, give: &[Tensor], take: &[Tensor]) -> Flying {
+    pub fn all_to_all(&self, device: &Device, give: &[Tensor], take: &[Tensor]) -> Transfers {
         let fits = give.len() == self.size() && take.len() == self.size();
         assert!(fits, "all_to_all: {} members, {give:?}, {take:?}", self.size());
         let sends: Vec<(usize, &Tensor)> = self.others().map(|to| (to, &give[to])).collect();
@@ -255,14 +255,14 @@ impl Group {
             make(to);
             self.exchange(device, "reduce_scatter", &[(to, &parts[to])], &[])
         };
-        let sending: Vec<Flying> = self.others().map(send).collect();
+        let sending: Vec<Transfers> = self.others().map(send).collect();
         make(self.index());
         let mine = &parts[self.index()];
         match self.size() {
             1 => device.machine.copy(mine, out),
             _ => self.sum_received(device, mine, out, "reduce_scatter"),
         }
-        sending.into_iter().for_each(Flying::wait);
+        sending.into_iter().for_each(Transfers::wait);
     }
 
     /// Calls `work(i, member i's tensor)` for every member, all of one shape: with this member's own while the others'
@@ -277,7 +277,7 @@ impl Group {
             let flying = self.exchange(device, "all_gather", &[], &[(from, &part)]);
             (from, part, flying)
         };
-        let coming: Vec<(usize, Tensor, Flying)> = self.others().enumerate().map(receive).collect();
+        let coming: Vec<(usize, Tensor, Transfers)> = self.others().enumerate().map(receive).collect();
         work(self.index(), mine);
         for (from, part, flying) in coming {
             flying.wait();

@@ -21,7 +21,7 @@ const TOGETHER: [&str; 6] =
 const STAGES: [&str; 2] = ["forward", "backward"];
 
 /// Counts the bytes that a rank would send and receive.
-pub struct Imagined {
+pub struct CountingLink {
     rank: usize,
     ranks: usize,
     traffic: Rc<Cell<Traffic>>,
@@ -38,11 +38,11 @@ struct Current {
     timed: bool,
 }
 
-impl Imagined {
+impl CountingLink {
     /// One rank's end of a link between `ranks` ranks.
-    pub fn new(rank: usize, ranks: usize) -> Imagined {
+    pub fn new(rank: usize, ranks: usize) -> CountingLink {
         let (traffic, current, rings) = (Rc::default(), RefCell::default(), RefCell::default());
-        Imagined { rank, ranks, traffic, current, rings }
+        CountingLink { rank, ranks, traffic, current, rings }
     }
 
     fn count(&self, sent: u64, received: u64) {
@@ -92,7 +92,7 @@ impl Flight for SimulatedTransfer {
     }
 }
 
-impl Link for Imagined {
+impl Link for CountingLink {
     fn rank(&self) -> usize {
         self.rank
     }

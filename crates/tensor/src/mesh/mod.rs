@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-pub use collectives::{Flying, Reducing, share};
+pub use collectives::{PendingSums, Transfers, share};
 pub use grid::{Axis, Grid};
-pub use imagined::Imagined;
+pub use imagined::CountingLink;
 pub use link::{Absent, Among, Flight, Link, LinkError, Traffic, What};
 pub use threads::{Seat, Threads, ThreadsOptions, threads};
 

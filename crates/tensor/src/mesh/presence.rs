@@ -51,7 +51,7 @@ impl Presence {
 }
 
 /// Meeting point of all ranks after a failure.
-pub(super) struct Meeting {
+pub(super) struct MeetingPoint {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -64,10 +64,10 @@ struct State {
     left: Vec<bool>,
 }
 
-impl Meeting {
-    pub fn new(ranks: usize) -> Meeting {
+impl MeetingPoint {
+    pub fn new(ranks: usize) -> MeetingPoint {
         let state = State { number: 0, here: vec![false; ranks], left: vec![false; ranks] };
-        Meeting { state: Mutex::new(state), changed: Condvar::new() }
+        MeetingPoint { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Records that a rank is gone for good.
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn all_meet_or_no_rank_does() {
-        let meeting = Meeting::new(3);
+        let meeting = MeetingPoint::new(3);
         let long = Duration::from_secs(600);
         for round in 0..3 {
             let cleared = Mutex::new(0);

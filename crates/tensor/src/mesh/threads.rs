@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::link::{Flight, Link, LinkError, Traffic, What};
-use super::presence::{Meeting, Presence, lock};
+use super::presence::{MeetingPoint, Presence, lock};
 use crate::loan::LoanedTensor;
 use crate::share::{Reader, Share};
 use crate::spill::mix;
@@ -56,7 +56,7 @@ struct World {
     /// Last activity of each rank.
     presence: Presence,
     /// Meeting point of ranks after a failure.
-    meeting: Meeting,
+    meeting: MeetingPoint,
 }
 
 impl World {
@@ -126,7 +126,7 @@ pub fn threads(ranks: usize, options: ThreadsOptions) -> Vec<Seat> {
         bells: (0..ranks).map(|_| Condvar::new()).collect(),
         failure: Mutex::new(None),
         presence: Presence::new(ranks),
-        meeting: Meeting::new(ranks),
+        meeting: MeetingPoint::new(ranks),
     };
     let world = Arc::new(world);
     (0..ranks).map(|rank| Seat { world: world.clone(), rank }).collect()
@@ -222,7 +222,7 @@ fn next(numbers: &RefCell<Vec<u64>>, rank: usize) -> u64 {
 }
 
 /// A pending receive.
-struct Coming {
+struct PendingReceive {
     end: Rc<End>,
     device: Device,
     from: usize,
@@ -234,9 +234,9 @@ struct Coming {
     what: What,
 }
 
-impl Flight for Coming {
+impl Flight for PendingReceive {
     fn wait(self: Box<Self>) {
-        let Coming { end, device, from, number, dst, fence, what } = *self;
+        let PendingReceive { end, device, from, number, dst, fence, what } = *self;
         let world = &end.world;
         let started = Instant::now();
         world.presence.waits(end.rank, &what);
@@ -321,7 +321,7 @@ impl Link for Threads {
         let (end, device, dst) = (self.0.clone(), device.clone(), LoanedTensor::new(dst.clone()));
         let number = next(&end.expected, from);
         let fence = device.machine.fence();
-        Box::new(Coming { end, device, from, number, dst, fence, what })
+        Box::new(PendingReceive { end, device, from, number, dst, fence, what })
     }
 
     fn check(&self) -> Result<(), LinkError> {

@@ -1,5 +1,5 @@
 //! Values between memory and file. A value's type determines what may be done with it: a tensor can be used, a
-//! [`Writing`] or [`Reading`] can only be retired, a [`Stored`] value can be read back.
+//! [`FileWrite`] or [`FileRead`] can only be retired, a [`FileValue`] value can be read back.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -56,14 +56,14 @@ impl Drop for Flight {
 
 /// A tensor being written to the file. It stays charged, and cannot be used, until it retires.
 #[must_use = "a write ends at its retire point"]
-pub struct Writing(pub(super) Flight);
+pub struct FileWrite(pub(super) Flight);
 
-impl Writing {
+impl FileWrite {
     /// The retire point: waits until the value is in the file, then releases the tensor.
     ///
     /// # Errors
     /// The engine's first failure; the tensor is released.
-    pub fn retire(self) -> Result<Stored> {
+    pub fn retire(self) -> Result<FileValue> {
         Ok(self.retire_with()?.0)
     }
 
@@ -71,10 +71,10 @@ impl Writing {
     ///
     /// # Errors
     /// The engine's first failure; the tensor is released.
-    pub fn retire_with(self) -> Result<(Stored, Tensor)> {
+    pub fn retire_with(self) -> Result<(FileValue, Tensor)> {
         let Flight { extent, layout, tag, loan, .. } = &self.0;
         self.0.land()?;
-        let stored = Stored { extent: extent.clone(), layout: *layout, tag: *tag };
+        let stored = FileValue { extent: extent.clone(), layout: *layout, tag: *tag };
         Ok((stored, loan.tensor().clone()))
     }
 
@@ -86,9 +86,9 @@ impl Writing {
 
 /// A tensor being read from the file. It cannot be used until it retires.
 #[must_use = "a read ends at its retire point"]
-pub struct Reading(pub(super) Flight);
+pub struct FileRead(pub(super) Flight);
 
-impl Reading {
+impl FileRead {
     /// The retire point: waits for the value.
     ///
     /// # Errors
@@ -105,13 +105,13 @@ impl Reading {
 }
 
 /// A value in the file; dropping it frees its extent once no read of it is in flight.
-pub struct Stored {
+pub struct FileValue {
     pub(super) extent: Rc<Extent>,
     pub(super) layout: Layout,
     pub(super) tag: Tag,
 }
 
-impl Stored {
+impl FileValue {
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.layout.rows as usize

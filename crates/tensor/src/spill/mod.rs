@@ -7,10 +7,10 @@
 //! ```
 //!
 //! - **A value in flight cannot be touched.** [`Spill::write`] takes the tensor by value. Its charge stays in the pool,
-//!   and using a clone or view of the same elements panics, until [`Writing::retire`]: a fixed point of the program
+//!   and using a clone or view of the same elements panics, until [`FileWrite::retire`]: a fixed point of the program
 //!   that waits, however early the transfer ended. So issue a write after the value's last use.
 //! - **Memory is stated before the first step.** Workers use [`Options::staging`] buffers, charged once to
-//!   [`Category::Staging`](crate::Category::Staging). A slow disk means waiting ([`Stats::stall_s`]), never more memory.
+//!   [`Category::StagingBuffers`](crate::Category::StagingBuffers). A slow disk means waiting ([`Stats::stall_s`]), never more memory.
 //! - **The plan is the program.** On a machine without data the same calls make the same charges, extents, counts and
 //!   refusals, and no file: [`Stats::peak_reserved_bytes`] is the capacity that a run will need.
 //! - **One clean error.** A failure in a worker is returned at the next retire point or call with file, offset, bytes
@@ -48,7 +48,7 @@ pub(crate) use chaos::mix;
 pub use copies::{Copies, HostBuffer, HostMemory, Region};
 pub use error::{Error, Result};
 pub use file::{Access, free_bytes};
-pub use flight::{Reading, Stored, Writing};
+pub use flight::{FileRead, FileValue, FileWrite};
 pub use fp8::{VALUES as E4M3, encode_one as encode_e4m3};
 pub use layout::Codec;
 pub use options::Options;
@@ -88,7 +88,7 @@ impl Spill {
     /// # Panics
     /// If the codec does not support its type, or if it is already in flight.
     #[track_caller]
-    pub fn write(&self, tensor: Tensor, codec: Codec, tag: Tag) -> Result<Writing> {
+    pub fn write(&self, tensor: Tensor, codec: Codec, tag: Tag) -> Result<FileWrite> {
         self.check()?;
         let layout = Layout::of(codec, &tensor, self.0.piece_bytes);
         let bytes = layout.extent_bytes();
@@ -98,7 +98,7 @@ impl Spill {
         stats.written_bytes += layout.moved_bytes(&rows);
         stats.num_writes += 1;
         self.0.stats.set(stats);
-        Ok(Writing(self.fly(Kind::Write, tensor, Stored { extent: Rc::new(extent), layout, tag }, rows)))
+        Ok(FileWrite(self.fly(Kind::Write, tensor, FileValue { extent: Rc::new(extent), layout, tag }, rows)))
     }
 
     /// Reserves room for a value of rows x cols that is written later with [`Spill::rewrite`]; until then it is
@@ -110,12 +110,18 @@ impl Spill {
     /// # Panics
     /// If the codec does not support the type.
     #[track_caller]
-    pub fn reserve(&self, [rows, cols]: [usize; 2], dtype: DType, codec: Codec, tag: Tag) -> Result<Stored> {
+    pub fn reserve(
+        &self,
+        [rows, cols]: [usize; 2],
+        dtype: DType,
+        codec: Codec,
+        tag: Tag,
+    ) -> Result<FileValue> {
         self.check()?;
         let layout = Layout::new(codec, rows, cols, dtype, self.0.piece_bytes);
         let bytes = layout.extent_bytes();
         let extent = Extent::new(&self.0.space, bytes).ok_or_else(|| self.full(bytes, tag))?;
-        Ok(Stored { extent: Rc::new(extent), layout, tag })
+        Ok(FileValue { extent: Rc::new(extent), layout, tag })
     }
 
     /// Starts overwriting a value with a tensor of its shape and type: state that is read, changed and written back
@@ -127,8 +133,8 @@ impl Spill {
     /// # Panics
     /// If the tensor has another shape or type or is already in flight, or if the value is being read or written.
     #[track_caller]
-    pub fn rewrite(&self, stored: &Stored, tensor: Tensor) -> Result<Writing> {
-        let &Stored { ref extent, layout, tag } = stored;
+    pub fn rewrite(&self, stored: &FileValue, tensor: Tensor) -> Result<FileWrite> {
+        let &FileValue { ref extent, layout, tag } = stored;
         let shape = [stored.rows(), stored.cols()];
         let fits = tensor.shape() == shape && tensor.dtype() == layout.dtype;
         assert!(fits, "spill rewrite: {tag}, {:?}{shape:?}, with {tensor:?}", layout.dtype);
@@ -139,7 +145,7 @@ impl Spill {
         stats.written_bytes += layout.moved_bytes(&rows);
         stats.num_writes += 1;
         self.0.stats.set(stats);
-        Ok(Writing(self.fly(Kind::Write, tensor, Stored { extent: extent.clone(), layout, tag }, rows)))
+        Ok(FileWrite(self.fly(Kind::Write, tensor, FileValue { extent: extent.clone(), layout, tag }, rows)))
     }
 
     /// Starts reading a value into a tensor of its shape and type; strides may differ.
@@ -150,7 +156,7 @@ impl Spill {
     /// # Panics
     /// If the tensor has another shape or type, or is already in flight.
     #[track_caller]
-    pub fn read(&self, stored: &Stored, into: Tensor) -> Result<Reading> {
+    pub fn read(&self, stored: &FileValue, into: Tensor) -> Result<FileRead> {
         self.read_rows(stored, 0..stored.rows(), into)
     }
 
@@ -163,8 +169,8 @@ impl Spill {
     /// If the rows are out of range, or the tensor has another shape or type, is already in flight, or is being read by
     /// another thread ([`Machine::share`](crate::Machine::share)).
     #[track_caller]
-    pub fn read_rows(&self, stored: &Stored, rows: Range<usize>, into: Tensor) -> Result<Reading> {
-        let &Stored { ref extent, layout, tag } = stored;
+    pub fn read_rows(&self, stored: &FileValue, rows: Range<usize>, into: Tensor) -> Result<FileRead> {
+        let &FileValue { ref extent, layout, tag } = stored;
         let shape = [rows.len(), stored.cols()];
         let fits = rows.end <= stored.rows() && into.shape() == shape && into.dtype() == layout.dtype;
         let (height, dtype) = (stored.rows(), layout.dtype);
@@ -177,13 +183,13 @@ impl Spill {
         stats.read_bytes += layout.moved_bytes(&rows);
         stats.num_reads += 1;
         self.0.stats.set(stats);
-        let stored = Stored { extent: extent.clone(), layout, tag };
-        Ok(Reading(self.fly(Kind::Read, into, stored, rows)))
+        let stored = FileValue { extent: extent.clone(), layout, tag };
+        Ok(FileRead(self.fly(Kind::Read, into, stored, rows)))
     }
 
     #[track_caller]
-    fn fly(&self, kind: Kind, tensor: Tensor, stored: Stored, rows: Range<u64>) -> Flight {
-        let Stored { extent, layout, tag } = stored;
+    fn fly(&self, kind: Kind, tensor: Tensor, stored: FileValue, rows: Range<u64>) -> Flight {
+        let FileValue { extent, layout, tag } = stored;
         let region = Region::of(&tensor);
         extent.begin(kind, tag);
         let loan = LoanedTensor::new(tensor);

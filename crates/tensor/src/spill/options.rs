@@ -10,7 +10,7 @@ use super::error::{Error, Result, remedy};
 use super::file::{self, Access, Backing};
 use super::memory::Memory;
 use super::space::PAGE;
-use super::worker::{Staging, WorkerContext};
+use super::worker::{StagingBuffers, WorkerContext};
 use crate::{Category, DType, Device, Tensor};
 
 /// Options of a spill file.
@@ -114,9 +114,9 @@ impl Options {
             staging.iter().map(&mut reach).collect::<Option<_>>().ok_or_else(no_copies)?;
         let aligned: Vec<usize> = buffers.iter().map(|start| start.next_multiple_of(PAGE as usize)).collect();
         let len = (self.piece_bytes + 2 * PAGE) as usize;
-        let mut slots: Vec<Staging> = aligned
+        let mut slots: Vec<StagingBuffers> = aligned
             .chunks_exact(2)
-            .map(|pair| Staging { near: pair[0], near_len: len, far: pair[1], far_len: len })
+            .map(|pair| StagingBuffers { near: pair[0], near_len: len, far: pair[1], far_len: len })
             .collect();
         let (under, access): (Box<dyn Backing>, Access) = if self.in_memory {
             (Box::new(Memory::of(capacity, &copies)), Access::Memory)

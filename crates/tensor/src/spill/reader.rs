@@ -11,7 +11,7 @@ use super::file::{IoFailure, Step, move_all};
 use super::layout::Codec;
 use super::space::Extent;
 use super::worker::WorkerContext;
-use super::{Kind, PAGE, Spill, Stored, Tag};
+use super::{FileValue, Kind, PAGE, Spill, Tag};
 use crate::share::{Reader, Share};
 
 /// Transfer number of readers' operations in fault injection; no transfer has it.
@@ -38,13 +38,13 @@ impl Spill {
     #[track_caller]
     pub fn share<'a>(
         &self,
-        parts: impl IntoIterator<Item = &'a Stored>,
+        parts: impl IntoIterator<Item = &'a FileValue>,
         shape: [usize; 2],
     ) -> (Share, Reader) {
-        let parts: Vec<&Stored> = parts.into_iter().collect();
+        let parts: Vec<&FileValue> = parts.into_iter().collect();
         let Some(first) = parts.first() else { panic!("spill share: nothing") };
         let (tag, dtype) = (first.tag, first.dtype());
-        let bytes = |stored: &Stored| stored.layout.moved_bytes(&(0..stored.layout.rows));
+        let bytes = |stored: &FileValue| stored.layout.moved_bytes(&(0..stored.layout.rows));
         let all: u64 = parts.iter().map(|stored| bytes(stored)).sum();
         let plain = parts.iter().all(|stored| stored.codec() == Codec::AsIs && stored.dtype() == dtype);
         let elem = dtype.bytes() as u64;

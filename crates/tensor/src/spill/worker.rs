@@ -69,14 +69,14 @@ pub(super) struct WorkerContext {
 
 /// A worker's two staging buffers: addresses of page-aligned memory that nothing else uses.
 #[derive(Clone, Copy)]
-pub(super) struct Staging {
+pub(super) struct StagingBuffers {
     pub near: usize,
     pub near_len: usize,
     pub far: usize,
     pub far_len: usize,
 }
 
-impl Staging {
+impl StagingBuffers {
     /// The first page of the far buffer, for use before any worker has started.
     pub fn first_page(&mut self) -> &mut [u8] {
         // SAFETY: the buffer has a page, and until the workers start no other thread knows of it.
@@ -163,7 +163,7 @@ impl WorkerContext {
     }
 
     /// A worker's main loop.
-    pub fn serve(&self, staging: Staging) {
+    pub fn serve(&self, staging: StagingBuffers) {
         while let Some(job) = self.take() {
             job.transfer.began.get_or_init(Instant::now);
             let moved = match self.check() {
@@ -232,14 +232,14 @@ impl WorkerContext {
         if transfer.layout.codec == Codec::AsIs { self.file.place(offset, len) } else { None }
     }
 
-    fn run(&self, job: &Job, staging: Staging) -> Result<()> {
+    fn run(&self, job: &Job, staging: StagingBuffers) -> Result<()> {
         match job.transfer.kind {
             Kind::Read => self.run_read(job, staging),
             _ => self.run_write(job, staging),
         }
     }
 
-    fn run_write(&self, job: &Job, staging: Staging) -> Result<()> {
+    fn run_write(&self, job: &Job, staging: StagingBuffers) -> Result<()> {
         let (transfer, piece) = (&*job.transfer, &job.piece);
         let len = (piece.far.end - piece.far.start) as usize;
         if let Some(address) = self.in_place(transfer, piece) {
@@ -276,7 +276,7 @@ impl WorkerContext {
         self.write(&far[..padded], job)
     }
 
-    fn run_read(&self, job: &Job, staging: Staging) -> Result<()> {
+    fn run_read(&self, job: &Job, staging: StagingBuffers) -> Result<()> {
         let (transfer, piece) = (&*job.transfer, &job.piece);
         let len = (piece.far.end - piece.far.start) as usize;
         let offset = transfer.offset + piece.far.start;

@@ -6,7 +6,7 @@
 //! and end of text.
 
 use super::feedback::{FeedbackRow, RowResult, TextOrMessages};
-use super::teaching::{Answers, Lesson, Teaching, Truncation};
+use super::teaching::{Answers, Lesson, LessonConversion, Truncation};
 use crate::Tokenizer;
 use crate::chat::{Conversation, Template, Turns};
 
@@ -22,7 +22,7 @@ pub(super) struct Whole {
 pub(super) struct Maker<'a> {
     pub tokenizer: &'a Tokenizer,
     pub template: Option<&'a Template>,
-    pub teaching: &'a Teaching,
+    pub teaching: &'a LessonConversion,
 }
 
 impl Maker<'_> {

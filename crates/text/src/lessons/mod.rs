@@ -24,7 +24,7 @@ use answers::Maker;
 pub use prompts::{Prompt, prompts};
 pub use responses::{Reads, responses};
 pub use rows::{Rows, has_rows, is_lesson_file};
-pub use teaching::{Answers, Columns, Judge, Lesson, Supervise, Teaching, Truncation};
+pub use teaching::{Answers, Columns, Judge, Lesson, LessonConversion, Supervise, Truncation};
 
 use crate::Tokenizer;
 use crate::chat::{Conversation, Keys, Template, TokenizedConversation, Turns};
@@ -35,7 +35,7 @@ use crate::error::{Error, OrIo, Result};
 pub struct Lessons<'a> {
     tokenizer: &'a Tokenizer,
     template: Option<&'a Template>,
-    teaching: &'a Teaching,
+    teaching: &'a LessonConversion,
     paths: std::vec::IntoIter<PathBuf>,
     rows: Option<Rows>,
     /// Lessons already made but not yet returned.
@@ -50,7 +50,7 @@ impl<'a> Lessons<'a> {
     pub fn new(
         paths: Vec<PathBuf>,
         (tokenizer, template): (&'a Tokenizer, Option<&'a Template>),
-        teaching: &'a Teaching,
+        teaching: &'a LessonConversion,
     ) -> Lessons<'a> {
         let (paths, ready) = (paths.into_iter(), VecDeque::new());
         Lessons { tokenizer, template, teaching, paths, rows: None, ready }
@@ -171,7 +171,7 @@ fn object(row: &Value) -> std::result::Result<&Map<String, Value>, String> {
 fn lesson(
     row: &Value,
     (tokenizer, template): (&Tokenizer, Option<&Template>),
-    teaching: &Teaching,
+    teaching: &LessonConversion,
 ) -> std::result::Result<Lesson, String> {
     let row = object(row)?;
     let is_tokens = row.contains_key("input_ids");
@@ -202,7 +202,7 @@ fn lesson(
 fn spoken(
     conversation: &Conversation,
     (tokenizer, template): (&Tokenizer, Option<&Template>),
-    teaching: &Teaching,
+    teaching: &LessonConversion,
 ) -> std::result::Result<Lesson, String> {
     let Some(template) = template else {
         return Err("is a conversation, and the model has no chat template; name one (data.chat_template=FILE), or give rows of \
@@ -227,7 +227,7 @@ impl Columns {
     }
 }
 
-fn truncate(lesson: &mut Lesson, teaching: &Teaching) -> std::result::Result<(), String> {
+fn truncate(lesson: &mut Lesson, teaching: &LessonConversion) -> std::result::Result<(), String> {
     let (found, most) = (lesson.ids.len(), teaching.max_tokens);
     if found <= most {
         return Ok(());
@@ -282,7 +282,7 @@ fn tokens(row: &Map<String, Value>, vocab: usize) -> std::result::Result<Lesson,
 fn pair(
     row: &Map<String, Value>,
     tokenizer: &Tokenizer,
-    teaching: &Teaching,
+    teaching: &LessonConversion,
 ) -> std::result::Result<Lesson, String> {
     let (prompt, completion) = pair_keys(row, &teaching.columns)?;
     let text = |key: &str| match &row[key] {

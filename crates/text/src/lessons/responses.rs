@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::answers::Maker;
 use super::feedback::{self, FeedbackRow};
-use super::teaching::{Answers, Judge, Lesson, Teaching};
+use super::teaching::{Answers, Judge, Lesson, LessonConversion};
 use crate::Tokenizer;
 use crate::chat::{Keys, Template};
 
@@ -32,7 +32,8 @@ pub fn responses(
 ) -> Result<Vec<Lesson>, String> {
     let (prompt, answers, _) = feedback::several(row, &Keys::default(), reads == Reads::Labelled)?;
     let answers_are = Answers { judge: Judge::Responses, responses: answers.len(), ..Answers::default() };
-    let teaching = Teaching { max_tokens: usize::MAX, answers: answers_are, ..Teaching::default() };
+    let teaching =
+        LessonConversion { max_tokens: usize::MAX, answers: answers_are, ..LessonConversion::default() };
     let maker = Maker { tokenizer, template, teaching: &teaching };
     if reads != Reads::Judged {
         let known = vec![[0.0; 2]; answers.len()];

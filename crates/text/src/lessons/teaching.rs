@@ -195,7 +195,7 @@ pub struct Columns {
 
 /// Conversion of rows to lessons.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Teaching {
+pub struct LessonConversion {
     /// Selection of target tokens.
     pub supervise: Supervise,
     /// Treatment of rows that are too long.

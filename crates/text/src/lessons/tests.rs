@@ -9,11 +9,11 @@ fn tokenizer() -> Tokenizer {
     Tokenizer::train_bpe(texts.into_iter(), 300, &["<|endoftext|>"]).unwrap()
 }
 
-fn teaching(max_tokens: usize) -> Teaching {
-    Teaching { max_tokens, ..Teaching::default() }
+fn teaching(max_tokens: usize) -> LessonConversion {
+    LessonConversion { max_tokens, ..LessonConversion::default() }
 }
 
-fn read(row: &str, teaching: &Teaching) -> std::result::Result<Lesson, String> {
+fn read(row: &str, teaching: &LessonConversion) -> std::result::Result<Lesson, String> {
     lesson(&serde_json::from_str(row).unwrap(), (&tokenizer(), None), teaching)
 }
 
@@ -32,7 +32,7 @@ fn the_completion_and_the_end_are_learned() {
     assert_eq!(tokenizer.decode(&learned[..learned.len() - 1]), " four.");
     assert_eq!(learned.last(), tokenizer.eos().as_ref());
     assert_eq!(lesson.supervised(), learned.len());
-    let all = Teaching { supervise: Supervise::All, ..teaching(64) };
+    let all = LessonConversion { supervise: Supervise::All, ..teaching(64) };
     let all = read(r#"{"input": "what is two plus two?", "output": " four."}"#, &all).unwrap();
     assert_eq!((all.ids, all.weights), (lesson.ids.clone(), vec![1.0; lesson.ids.len()]));
 }
@@ -59,7 +59,7 @@ fn masks_multiply() {
 #[test]
 fn long_rows_are_cut_where_it_says() {
     let row = r#"{"input_ids": [5, 6, 7, 8], "labels": [-100, -100, 7, 8]}"#;
-    let kept = |truncation, max_tokens| read(row, &Teaching { truncation, ..teaching(max_tokens) });
+    let kept = |truncation, max_tokens| read(row, &LessonConversion { truncation, ..teaching(max_tokens) });
     let start = kept(Truncation::KeepStart, 3).unwrap();
     assert_eq!((start.ids, start.cut), (vec![5, 6, 7], 1));
     assert_eq!(kept(Truncation::KeepEnd, 3).unwrap().ids, [6, 7, 8]);
@@ -136,7 +136,7 @@ fn rows_are_named_by_file_and_line() {
 fn judged(
     judge: Judge,
     rows: &str,
-    change: impl Fn(&mut Teaching),
+    change: impl Fn(&mut LessonConversion),
 ) -> Vec<std::result::Result<Vec<Lesson>, String>> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.jsonl");
@@ -328,7 +328,7 @@ fn responses_are_read() {
     std::fs::write(&path, rows.join("\n")).unwrap();
     let answers = Answers { judge: Judge::Responses, responses: 2, ..Answers::default() };
     assert_eq!((answers.group(), answers.values()), (2, 3));
-    let teaching = Teaching { answers, ..teaching(64) };
+    let teaching = LessonConversion { answers, ..teaching(64) };
     let tokenizer = tokenizer();
     let source = "{%- for message in messages -%}{%- if message.role == 'user' -%}{{ 'U:' + message.content }}{%- else -%}\
         {{ 'A[' + message.label + ']' }}{%- generation -%}{{ message.content + '!' }}{%- endgeneration -%}{{ '~' }}{%- endif -%}{%- endfor -%}";

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::feedback::RowResult;
-use super::teaching::{Answers, Judge, Lesson, Teaching};
+use super::teaching::{Answers, Judge, Lesson, LessonConversion};
 use crate::Tokenizer;
 
 type Row = Map<String, Value>;
@@ -23,7 +23,7 @@ const TAGS: [&str; 3] = ["labels", "tags", "ner_tags"];
 pub(super) fn documents(
     row: &Row,
     tokenizer: &Tokenizer,
-    teaching: &Teaching,
+    teaching: &LessonConversion,
 ) -> Option<RowResult<Vec<Lesson>>> {
     let reader = Reader { row, tokenizer, teaching, answers: &teaching.answers };
     Some(match teaching.answers.judge {
@@ -38,7 +38,7 @@ pub(super) fn documents(
 struct Reader<'a> {
     row: &'a Row,
     tokenizer: &'a Tokenizer,
-    teaching: &'a Teaching,
+    teaching: &'a LessonConversion,
     answers: &'a Answers,
 }
 

@@ -137,7 +137,7 @@ struct SaveReporter {
 }
 
 /// A save in progress. Dropping it waits for the thread and abandons the save.
-pub struct Saving {
+pub struct PendingSave {
     step: u64,
     stall_s: f64,
     shares: Vec<Share>,
@@ -155,9 +155,9 @@ pub struct Saving {
     thread: Option<JoinHandle<Result<SaveStats>>>,
 }
 
-impl Saving {
+impl PendingSave {
     /// Starts the thread.
-    pub(super) fn start(job: Job, shares: Vec<Share>) -> Result<Saving> {
+    pub(super) fn start(job: Job, shares: Vec<Share>) -> Result<PendingSave> {
         let (step, folder) = (job.progress.step, job.checkpoints.folder.clone());
         let [read, over] = [false; 2].map(|flag| Arc::new(AtomicBool::new(flag)));
         let (sender, written) = channel();
@@ -167,7 +167,7 @@ impl Saving {
         let work = move || job.run(&telling, &verdicts);
         let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(work);
         let thread = Some(thread.map_err(io("start a thread that writes", &folder))?);
-        Ok(Saving {
+        Ok(PendingSave {
             step,
             stall_s: 0.0,
             shares,
@@ -191,7 +191,7 @@ impl Saving {
         self.stall_s
     }
 
-    /// Adds the caller's own waiting time to [`Saving::stall_s`].
+    /// Adds the caller's own waiting time to [`PendingSave::stall_s`].
     pub fn add_stall(&mut self, seconds: f64) {
         self.stall_s += seconds;
     }
@@ -205,7 +205,7 @@ impl Saving {
         self.stall_s += started.elapsed().as_secs_f64();
     }
 
-    /// [`Saving::release`] on all ranks, which call this together.
+    /// [`PendingSave::release`] on all ranks, which call this together.
     ///
     /// # Errors
     /// If a rank is gone.
@@ -219,7 +219,7 @@ impl Saving {
     }
 
     /// Waits until `is_so` holds on all ranks, urging the writers on.
-    fn wait_together(&mut self, device: &Device, is_so: &dyn Fn(&Saving) -> bool) -> Result<()> {
+    fn wait_together(&mut self, device: &Device, is_so: &dyn Fn(&PendingSave) -> bool) -> Result<()> {
         let started = Instant::now();
         self.hurry.store(true, Ordering::Relaxed);
         let waited = until(device, &|| is_so(self));
@@ -244,7 +244,7 @@ impl Saving {
     /// If some rank could not write: nothing will be published.
     pub fn settle(&mut self, device: &Device) -> Result<()> {
         let Some(verdict) = self.verdict.take() else { return Ok(()) };
-        self.wait_together(device, &Saving::is_written)?;
+        self.wait_together(device, &PendingSave::is_written)?;
         self.release();
         let started = Instant::now();
         let failure = self.written.recv().unwrap_or_else(|_| Some("the thread that writes is gone".into()));
@@ -276,7 +276,7 @@ impl Saving {
     }
 }
 
-impl Drop for Saving {
+impl Drop for PendingSave {
     fn drop(&mut self) {
         self.release();
         self.verdict = None;

@@ -27,7 +27,7 @@ pub enum LabelLoss {
 
 /// The objective. Documents have the place where a pair's second text begins, and the values of their labels.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Labelled {
+pub struct LabelObjective {
     /// Its name in recipes.
     pub name: &'static str,
     /// The loss.
@@ -66,7 +66,7 @@ struct LossSum {
     right: [f64; 2],
 }
 
-impl Labelled {
+impl LabelObjective {
     /// Judges a document by the numbers at its place.
     fn text(&self, scores: &[f64], labels: &[f32]) -> LossSum {
         match self.loss {
@@ -143,7 +143,7 @@ impl Labelled {
     }
 }
 
-impl Objective for Labelled {
+impl Objective for LabelObjective {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -151,7 +151,7 @@ impl Objective for Labelled {
     /// Number of texts, queries, or labelled tokens.
     fn count(&self, micro: &MicroBatch) -> f64 {
         match self.loss {
-            LabelLoss::Tokens => Labelled::tokens(micro).count() as f64,
+            LabelLoss::Tokens => LabelObjective::tokens(micro).count() as f64,
             _ if self.is_of_lists() => (micro.facts.documents() / self.group) as f64,
             _ => micro.facts.documents() as f64,
         }
@@ -176,7 +176,7 @@ impl Objective for Labelled {
     }
 }
 
-impl Weigh for Labelled {
+impl Weigh for LabelObjective {
     fn metrics(&self) -> &[&'static str] {
         match self.loss {
             LabelLoss::Number => &["absolute_error"],
@@ -204,8 +204,8 @@ impl Weigh for Labelled {
         let numbers = |row: usize| -> Vec<usize> { (row * width..(row + 1) * width).collect() };
         let read = |places: &[usize]| -> Vec<f64> { places.iter().map(|place| at(*place)).collect() };
         if self.loss == LabelLoss::Tokens {
-            let one = Labelled { loss: LabelLoss::OneOf, ..self.clone() };
-            for (row, label) in Labelled::tokens(micro) {
+            let one = LabelObjective { loss: LabelLoss::OneOf, ..self.clone() };
+            for (row, label) in LabelObjective::tokens(micro) {
                 let places = numbers(row);
                 take(&places, one.text(&read(&places), &[label]));
             }
@@ -262,7 +262,7 @@ mod tests {
             (LabelLoss::Listwise, &[&[1.0], &[0.0], &[0.5]]),
         ] {
             let group = if matches!(labels.len(), 3) && loss != LabelLoss::OneOf { 3 } else { 1 };
-            let of = Labelled { name: "test", loss, group };
+            let of = LabelObjective { name: "test", loss, group };
             let (micro, scores) = micro(labels);
             let answers = |scores: &[f32]| {
                 let answers = Answers { scores, at_first: true, ..Answers::of(&micro, &[]) };
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn the_second_text_of_a_pair_has_the_second_type() {
         let (micro, _) = micro(&[&[0.0], &[0.0]]);
-        let of = Labelled { name: "test", loss: LabelLoss::OneOf, group: 1 };
+        let of = LabelObjective { name: "test", loss: LabelLoss::OneOf, group: 1 };
         assert_eq!(of.types(&micro).unwrap(), [0, 0, 1, 0, 0, 1]);
     }
 }

@@ -8,12 +8,12 @@ use crate::objective::{LabelMetrics, Objective};
 
 /// The objective.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Masked {
-    /// Share of the tokens that are chosen ([`super::Masking`]).
+pub struct MaskedObjective {
+    /// Share of the tokens that are chosen ([`super::MaskingRule`]).
     pub share: f64,
 }
 
-impl Objective for Masked {
+impl Objective for MaskedObjective {
     fn name(&self) -> &'static str {
         "mlm"
     }

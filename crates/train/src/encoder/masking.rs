@@ -30,7 +30,7 @@ pub enum MaskingUnit {
 
 /// A rule that chooses and replaces tokens.
 #[derive(Clone, Debug)]
-pub struct Masking {
+pub struct MaskingRule {
     unit: MaskingUnit,
     share: f64,
     seed: u64,
@@ -43,12 +43,12 @@ pub struct Masking {
     ordinary: Vec<u32>,
 }
 
-impl Masking {
+impl MaskingRule {
     /// The rule of a recipe whose objective masks tokens.
     ///
     /// # Errors
     /// A tokenizer without a mask.
-    pub fn new(recipe: &Recipe, tokenizer: &Tokenizer) -> Result<Masking> {
+    pub fn new(recipe: &Recipe, tokenizer: &Tokenizer) -> Result<MaskingRule> {
         let table = &recipe.objective;
         let named = tokenizer.named().find(|(key, _)| *key == "mask_token").map(|(_, token)| token);
         let mask = named.into_iter().chain(MASKS).find_map(|token| tokenizer.token_id(token));
@@ -80,7 +80,7 @@ impl Masking {
         let before = tokenizer.frame().and_then(|(before, _)| before.last().copied());
         let first = before.or(tokenizer.bos()).or(tokenizer.eos()).unwrap_or(mask);
         let (share, seed) = (table.mask_share, recipe.run.seed);
-        Ok(Masking { unit, share, seed, mask, first, kinds, ordinary })
+        Ok(MaskingRule { unit, share, seed, mask, first, kinds, ordinary })
     }
 
     fn kind(&self, id: i32) -> (bool, bool) {
@@ -154,7 +154,7 @@ impl Masking {
     }
 }
 
-impl Rule for Masking {
+impl Rule for MaskingRule {
     fn apply(&self, micro: &mut MicroBatch, _shape: &Shape) -> Result<()> {
         self.mask(micro)
     }
@@ -191,10 +191,10 @@ mod tests {
     use super::*;
 
     /// Ids 0 to 3 are special; odd ids from 5 on continue a word.
-    fn masking(unit: MaskingUnit, share: f64) -> Masking {
+    fn masking(unit: MaskingUnit, share: f64) -> MaskingRule {
         let kinds: Vec<(bool, bool)> = (0..100).map(|id| (id > 3, id > 4 && id % 2 == 1)).collect();
         let ordinary = (4..100).collect();
-        Masking { unit, share, seed: 7, mask: 3, first: 1, kinds, ordinary }
+        MaskingRule { unit, share, seed: 7, mask: 3, first: 1, kinds, ordinary }
     }
 
     fn micro(number: u64, tokens: usize) -> MicroBatch {

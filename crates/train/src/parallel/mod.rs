@@ -10,7 +10,7 @@ use std::ops::Range;
 pub use fathom_grad::Sharding;
 use fathom_grad::{CpComm, Param, ParamId, ParamShares, Params, SLOT, Shares, deal_buckets};
 use fathom_model::{Model, Portion, Spec, StageLayers, Weight};
-use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{Axis, CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Tensor};
 
 use self::stages::Order;
@@ -73,7 +73,7 @@ impl Ranks {
     pub fn imagined(&self) -> Mesh {
         match self.grid.ranks() {
             1 => Mesh::alone(),
-            ranks => Mesh::new(self.grid, Box::new(Imagined::new(self.rank, ranks))),
+            ranks => Mesh::new(self.grid, Box::new(CountingLink::new(self.rank, ranks))),
         }
     }
 

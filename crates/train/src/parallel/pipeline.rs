@@ -15,7 +15,7 @@ use fathom_grad::{
     Batch, Counters, DeferredGrads, Grads, Memory, Offload, Params, Places, Scope, Spread, Tables, Tape,
 };
 use fathom_model::{Model, RetrievalOutput, SourceStream, Streams};
-use fathom_tensor::mesh::{Axis, Flying, Group, Mesh};
+use fathom_tensor::mesh::{Axis, Group, Mesh, Transfers};
 use fathom_tensor::{Category, Clock, DType, Device, Tensor};
 
 use super::stages::{Act, Order};
@@ -77,16 +77,16 @@ pub(crate) struct Pipeline<'a> {
 }
 
 /// A forward pass whose backward pass is still to come.
-struct Waiting<'a> {
+struct PendingForward<'a> {
     tape: Tape<'a>,
     /// The source's, and what this stage gives of it.
     source: Option<(Tape<'a>, SourceStream)>,
     /// The passes before the tape's, if the source reads neighbours of the main stream.
-    meeting: Option<Meeting<'a>>,
+    meeting: Option<PendingSources<'a>>,
     /// The gradient of the result, on the last stage.
     dy: Option<Tensor>,
     /// The result in flight to the next stage.
-    sending: Option<Flying>,
+    sending: Option<Transfers>,
     /// Gradients from the next stage.
     given: Vec<Shape>,
 }
@@ -107,9 +107,9 @@ impl<'a> Pipeline<'a> {
         let acts = self.order.acts(pp.index(), pp.size(), chunks, micro_batches);
         let acts = acts.unwrap_or_else(|message| panic!("pipeline: {message}"));
         let mut loaded: BTreeMap<usize, DeviceMicroBatch<'a>> = BTreeMap::new();
-        let mut waiting: BTreeMap<(usize, usize), Waiting<'a>> = BTreeMap::new();
+        let mut waiting: BTreeMap<(usize, usize), PendingForward<'a>> = BTreeMap::new();
         let mut owed: BTreeMap<(usize, usize), Vec<DeferredGrads<'a>>> = BTreeMap::new();
-        let mut returning: Vec<Option<Flying>> = (0..chunks).map(|_| None).collect();
+        let mut returning: Vec<Option<Transfers>> = (0..chunks).map(|_| None).collect();
         // Sums over ranks wait until all segments that share a weight have contributed.
         let repeats = self.model.spec.segments_share_weights();
         let now = || self.watch.now(&self.device.mesh);
@@ -149,7 +149,7 @@ impl<'a> Pipeline<'a> {
                 });
             }
         }
-        returning.into_iter().flatten().for_each(Flying::wait);
+        returning.into_iter().flatten().for_each(Transfers::wait);
     }
 
     /// Rank of the stage before or after one of this rank's, by index along the axis.
@@ -203,7 +203,7 @@ impl<'a> Pipeline<'a> {
         micro: &DeviceMicroBatch<'a>,
         chunk: usize,
         grads: &mut Grads,
-    ) -> Waiting<'a> {
+    ) -> PendingForward<'a> {
         let Pipeline { device, model, .. } = *self;
         let first = model.portion.first && chunk == 0;
         let last = model.portion.last && chunk + 1 == model.portion.chunks.len();
@@ -224,7 +224,14 @@ impl<'a> Pipeline<'a> {
             let dy = micro.minimise(model, &self.minimised, above.scope(), (&y, None), grads);
             drop(y);
             let (dy, meeting) = (Some(dy), Some(meeting));
-            return Waiting { tape: above, source: None, meeting, dy, sending: None, given: Vec::new() };
+            return PendingForward {
+                tape: above,
+                source: None,
+                meeting,
+                dy,
+                sending: None,
+                given: Vec::new(),
+            };
         }
         let mut asked =
             if last { micro.ask(device, &self.minimised, (self.places, self.counters)) } else { None };
@@ -261,7 +268,7 @@ impl<'a> Pipeline<'a> {
             let of_source = source.as_ref().map(|(_, source)| (next, source.rows()));
             let given: Vec<(usize, &Tensor)> = std::iter::once((next, &y)).chain(of_source).collect();
             let sending = Some(pp.exchange(device, "forward", &given, &[]));
-            return Waiting {
+            return PendingForward {
                 tape,
                 source,
                 meeting: None,
@@ -272,19 +279,19 @@ impl<'a> Pipeline<'a> {
         }
         let dy = micro.minimise(model, &self.minimised, tape.scope(), (&y, asked.as_ref()), grads);
         drop((y, asked));
-        Waiting { tape, source, meeting: None, dy: Some(dy), sending: None, given: Vec::new() }
+        PendingForward { tape, source, meeting: None, dy: Some(dy), sending: None, given: Vec::new() }
     }
 
     fn backward(
         &self,
         pp: &Group,
-        held: Waiting<'a>,
+        held: PendingForward<'a>,
         chunk: usize,
-        returning: &mut Option<Flying>,
+        returning: &mut Option<Transfers>,
         grads: &mut Grads,
     ) -> Vec<DeferredGrads<'a>> {
         let device = self.device;
-        let Waiting { tape, source, meeting, dy, sending, given } = held;
+        let PendingForward { tape, source, meeting, dy, sending, given } = held;
         let (dy, of_source) = match dy {
             Some(dy) => (Some(dy), None),
             None => {
@@ -293,7 +300,7 @@ impl<'a> Pipeline<'a> {
             }
         };
         // The next stage received this long ago: it has sent back its gradient.
-        sending.into_iter().for_each(Flying::wait);
+        sending.into_iter().for_each(Transfers::wait);
         let mut owed = Vec::new();
         let mut back = |tape: Tape<'a>, dy, grads: &mut Grads| match self.order {
             Order::OneByOne => tape.backward(dy, grads),
@@ -330,7 +337,7 @@ impl<'a> Pipeline<'a> {
         });
         let first = self.model.portion.first && chunk == 0;
         if let Some(dx) = dx.filter(|_| !first) {
-            returning.take().into_iter().for_each(Flying::wait);
+            returning.take().into_iter().for_each(Transfers::wait);
             device.pool.enter("pipeline", -1);
             let before = self.neighbour(pp, false);
             let given: Vec<(usize, &Tensor)> =
@@ -345,7 +352,7 @@ impl<'a> Pipeline<'a> {
 type Back<'b, 'a> = &'b mut dyn FnMut(Tape<'a>, Tensor, &mut Grads) -> Option<Tensor>;
 
 /// Forward passes before that of the main stream's last layers, whose backward passes are still to come.
-struct Meeting<'a> {
+struct PendingSources<'a> {
     below: Tape<'a>,
     rows: Tape<'a>,
     source: Tape<'a>,
@@ -361,7 +368,7 @@ impl<'a> Pipeline<'a> {
         micro: &DeviceMicroBatch<'a>,
         above: &mut Tape<'a>,
         tape: &dyn Fn(&Rc<Batch>) -> Tape<'a>,
-    ) -> (Tensor, Meeting<'a>) {
+    ) -> (Tensor, PendingSources<'a>) {
         let Some(batch) = &micro.source else { panic!("step: a micro-batch without a stream of neighbours") };
         let mut below = tape(&micro.batch).with_jitter(micro.jitter.as_ref());
         // Its input is that of the main stream's last layers too, so it stays in memory.
@@ -370,14 +377,14 @@ impl<'a> Pipeline<'a> {
         let runs = [&mut below, &mut rows, &mut source, above];
         let RetrievalOutput { main, chunks, neighbours } =
             self.model.forward_retrieval(runs, &|value| self.remember(value));
-        (main, Meeting { below, rows, source, chunks, neighbours })
+        (main, PendingSources { below, rows, source, chunks, neighbours })
     }
 }
 
-impl<'a> Meeting<'a> {
+impl<'a> PendingSources<'a> {
     /// The backward passes from the gradient of the rows where both streams meet.
     fn backward(self, pipeline: &Pipeline<'a>, dx: Tensor, back: Back<'_, 'a>, grads: &mut Grads) {
-        let Meeting { below, rows, source, chunks, neighbours } = self;
+        let PendingSources { below, rows, source, chunks, neighbours } = self;
         drop((chunks.value, neighbours.value));
         if let Some(sum) = neighbours.gradient {
             back(source, pipeline.rounded(sum), grads);

@@ -29,7 +29,7 @@ pub(super) struct Open {
     /// Variants that fit; the preferred one is first.
     pub options: Vec<Candidate>,
     /// Numbers of stages on each rank that were not fully examined.
-    pending: Vec<Pending>,
+    pending: Vec<PendingVariant>,
     /// Variants that do not fit.
     pub near: Vec<Candidate>,
     /// Number of variants that were planned.
@@ -41,7 +41,7 @@ pub(super) struct Open {
 }
 
 /// A variant with a given number of stages on each rank.
-struct Pending {
+struct PendingVariant {
     candidate: Candidate,
     /// Lower bound for the seconds of a step.
     floor_s: f64,
@@ -78,7 +78,7 @@ impl Open {
     }
 
     /// The next number of stages to examine until the first option is settled.
-    fn next(&mut self) -> Option<Pending> {
+    fn next(&mut self) -> Option<PendingVariant> {
         let fastest_s = self.options.iter().map(|option| option.step_s).fold(f64::INFINITY, f64::min);
         let limit_s = if self.is_left { fastest_s } else { fastest_s * (1.0 + ALIKE) };
         let next = (0..self.pending.len())
@@ -122,7 +122,7 @@ impl Draft<'_> {
         let mut floor_s = 0.0;
         for virtual_stages in stages(&work, &ranks.grid) {
             let candidate = Candidate { ranks: Ranks { virtual_stages, ..ranks }, ..first.clone() };
-            let pending = Pending { candidate, floor_s, is_asked: false };
+            let pending = PendingVariant { candidate, floor_s, is_asked: false };
             if virtual_stages > 1 {
                 open.pending.push(pending);
             } else if let Some(kept) = draft.kept(pending, &presets, &mut open) {
@@ -140,14 +140,14 @@ impl Draft<'_> {
 
     /// Plans a number of stages with everything kept: it becomes an option if it fits, else stays pending. Returns the
     /// lower bound for all numbers of stages.
-    fn kept(&self, pending: Pending, presets: &[MeshPlaces], open: &mut Open) -> Option<f64> {
+    fn kept(&self, pending: PendingVariant, presets: &[MeshPlaces], open: &mut Open) -> Option<f64> {
         open.planned += 1;
         let kept = self.asked(&pending.candidate, 0, presets.first()?, false)?;
         let floor_s = kept.floor_s;
         if kept.excess == 0 {
             open.options.push(kept);
         } else {
-            open.pending.push(Pending { floor_s: kept.step_s, candidate: kept, is_asked: true });
+            open.pending.push(PendingVariant { floor_s: kept.step_s, candidate: kept, is_asked: true });
         }
         Some(floor_s)
     }
@@ -213,7 +213,7 @@ impl Draft<'_> {
     /// True if any variant of a mesh fits.
     pub(super) fn fits_at_all(&self, open: &mut Open) -> bool {
         let Open { options, pending, planned, is_left, .. } = open;
-        let mut has_room = |pending: &Pending| {
+        let mut has_room = |pending: &PendingVariant| {
             let draft = self.like(&pending.candidate);
             let Ok(work) = draft.workload() else { return false };
             let presets = presets(&work, &self.budgets);

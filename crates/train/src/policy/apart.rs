@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
-use super::reward::{Answer, Coming, Numbers, Reward, RewardInput};
+use super::reward::{Answer, Numbers, PendingScores, Reward, RewardInput};
 
 /// A request to the thread, and the channel for its result.
 type Ask = (Arc<[Answer]>, Sender<Numbers>);
@@ -27,11 +27,11 @@ impl Apart {
         Apart(asks)
     }
 
-    fn ask(&self, answers: Arc<[Answer]>) -> Coming {
+    fn ask(&self, answers: Arc<[Answer]>) -> PendingScores {
         let (numbers, coming) = channel();
         // A thread that has ended drops the request, which the receiver notices.
         let _ = self.0.send((answers, numbers));
-        Coming(coming)
+        PendingScores(coming)
     }
 }
 
@@ -40,7 +40,7 @@ impl Reward for Apart {
         self.ask(answers.iter().map(|answer| Answer::from(*answer)).collect()).wait()
     }
 
-    fn begin(&self, answers: &Arc<[Answer]>) -> Option<Coming> {
+    fn begin(&self, answers: &Arc<[Answer]>) -> Option<PendingScores> {
         Some(self.ask(answers.clone()))
     }
 }

@@ -12,7 +12,7 @@ use super::environment::{Environment, Reply};
 use crate::error::{Error, Result};
 
 /// An environment, and how its replies become tokens.
-pub struct Playing {
+pub struct EpisodePlayer {
     /// The environment.
     pub environment: Box<dyn Environment>,
     /// Converts replies to tokens.
@@ -143,7 +143,7 @@ impl Episode {
     /// leaves room for another answer.
     pub(super) fn hear(
         &mut self,
-        playing: &Playing,
+        playing: &EpisodePlayer,
         prompt: Option<&Conversation>,
         heard: ReplyRecord,
         (last, room): (bool, usize),

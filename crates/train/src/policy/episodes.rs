@@ -5,7 +5,7 @@ use fathom_model::{RolloutAnswer, RolloutRequest};
 use fathom_text::Rng;
 
 use super::environment::Turn;
-use super::episode::{Episode, Playing, ReplyRecord, refuse};
+use super::episode::{Episode, EpisodePlayer, ReplyRecord, refuse};
 use super::policies::Policies;
 use super::replicas::Replica;
 use crate::error::{Error, Result};
@@ -78,7 +78,7 @@ impl Policies {
     /// The environment's replies; an episode that is over gets an empty one.
     fn replies(
         &self,
-        playing: &Playing,
+        playing: &EpisodePlayer,
         drawn: &[(usize, u64)],
         episodes: &[Episode],
     ) -> Result<Vec<ReplyRecord>> {

@@ -27,7 +27,7 @@ pub(super) mod text {
 /// A rollout in use by steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Pending {
+pub(super) struct UsedRollout {
     /// Groups of documents.
     pub groups: Vec<Vec<Doc>>,
     /// Number of steps taken with it.
@@ -89,12 +89,12 @@ impl From<Ahead> for ScoredRollout {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NextRollout {
-    pending: Option<Pending>,
+    pending: Option<UsedRollout>,
     next: Ahead,
 }
 
 /// The state for a cursor.
-pub(super) fn held(pending: Option<&Pending>, next: Option<&ScoredRollout>) -> Option<Value> {
+pub(super) fn held(pending: Option<&UsedRollout>, next: Option<&ScoredRollout>) -> Option<Value> {
     // Only numbers, texts and lists of them: everything in it has a JSON form.
     match next {
         Some(next) => serde_json::to_value(NextRollout { pending: pending.cloned(), next: next.into() }).ok(),
@@ -103,10 +103,10 @@ pub(super) fn held(pending: Option<&Pending>, next: Option<&ScoredRollout>) -> O
 }
 
 /// Parses the state in a cursor.
-pub(super) fn kept(held: Option<&Value>) -> serde_json::Result<(Option<Pending>, Option<ScoredRollout>)> {
+pub(super) fn kept(held: Option<&Value>) -> serde_json::Result<(Option<UsedRollout>, Option<ScoredRollout>)> {
     let Some(held) = held else { return Ok((None, None)) };
     if held.get("next").is_none() {
-        return Ok((Some(Pending::deserialize(held)?), None));
+        return Ok((Some(UsedRollout::deserialize(held)?), None));
     }
     let NextRollout { pending, next } = NextRollout::deserialize(held)?;
     Ok((pending, Some(next.into())))
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn a_cursor_holds_what_is_learned_and_what_is_next() {
         let doc = Doc { ids: vec![1, 2], prompt: 1, logps: vec![-0.1], kept: vec![0, 255], ..Doc::default() };
-        let pending = Pending { groups: vec![vec![doc]], made: 1, corrected: true };
+        let pending = UsedRollout { groups: vec![vec![doc]], made: 1, corrected: true };
         let text = |value: Option<Value>| serde_json::from_str::<Value>(&value.unwrap().to_string()).unwrap();
         let (found, next) = kept(Some(&text(held(Some(&pending), None)))).unwrap();
         assert!(found.as_ref() == Some(&pending) && next.is_none());

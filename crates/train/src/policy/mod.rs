@@ -28,11 +28,11 @@ mod telling;
 mod writing;
 
 pub use advantage::{AdvantageName, RolloutRewards, advantages, gae, mean_and_deviation, overlong, whitened};
-pub use episode::Playing;
+pub use episode::EpisodePlayer;
 pub use importance::importance;
 pub(crate) use judging::{declared, judging};
 pub use loss::{Divergence, Entropies, Estimator, Level, Policy, Reduction, Surrogate, Values};
 pub use planned::planned;
-pub use policies::Rolling;
+pub use policies::RolloutInputs;
 pub use replicas::scores;
 pub use rollouts::Rollouts;

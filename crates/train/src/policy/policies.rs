@@ -6,16 +6,16 @@ use fathom_model::Rollout;
 use fathom_text::lessons::Prompt;
 use fathom_text::loader::Cursor;
 
-use super::episode::Playing;
-use super::kept::{Pending, ScoredRollout};
+use super::episode::EpisodePlayer;
+use super::kept::{ScoredRollout, UsedRollout};
 use super::pack::Room;
-use super::reward::{Coming, WeightedReward};
+use super::reward::{PendingScores, WeightedReward};
 use crate::in_step::InStep;
 use crate::recipe::RlTable;
 use crate::source::SourceReport;
 
 /// Everything that rollouts are made from.
-pub struct Rolling {
+pub struct RolloutInputs {
     /// All prompts.
     pub prompts: Vec<Prompt>,
     /// Identifies the prompts: it changes with the file, tokenizer or template.
@@ -25,12 +25,12 @@ pub struct Rolling {
     /// The rewards.
     pub rewards: Vec<WeightedReward>,
     /// The environment for answers of several turns, if any.
-    pub playing: Option<Playing>,
+    pub playing: Option<EpisodePlayer>,
 }
 
 /// The source of a stage.
 pub(super) struct Policies {
-    pub(super) of: Rc<Rolling>,
+    pub(super) of: Rc<RolloutInputs>,
     pub(super) how: RlTable,
     pub(super) room: Room,
     /// Maximum number of tokens of a prompt with its answer.
@@ -42,11 +42,11 @@ pub(super) struct Policies {
     pub(crate) seed: u64,
     pub(super) shuffle: bool,
     pub(crate) cursor: Cursor,
-    pub(crate) pending: Option<Pending>,
+    pub(crate) pending: Option<UsedRollout>,
     /// Answers of the next rollout, if they are written ahead; without rewards until they are used.
     pub(crate) next: Option<ScoredRollout>,
     /// Its rewards that are still being computed, by reward.
-    pub(super) coming: Vec<Option<Coming>>,
+    pub(super) coming: Vec<Option<PendingScores>>,
     pub(super) reported: SourceReport,
     pub(crate) wait_s: f64,
 }

@@ -34,7 +34,7 @@ pub trait Reward {
 
     /// Starts to score answers on another thread, if that is possible: rewards that use the run's device cannot
     /// ([`super::apart`]).
-    fn begin(&self, _: &Arc<[Answer]>) -> Option<Coming> {
+    fn begin(&self, _: &Arc<[Answer]>) -> Option<PendingScores> {
         None
     }
 }
@@ -75,13 +75,13 @@ pub fn score(parts: &[WeightedReward], answers: &[RewardInput<'_>]) -> Result<Sc
 pub fn score_coming(
     parts: &[WeightedReward],
     answers: &[RewardInput<'_>],
-    coming: Vec<Option<Coming>>,
+    coming: Vec<Option<PendingScores>>,
 ) -> Result<Scores, String> {
     let mut coming = coming.into_iter();
     let mut scores = Scores { each: Vec::new(), sums: vec![f64::NAN; answers.len()], wrong: Vec::new() };
     let mut wrong = vec![false; answers.len()];
     for WeightedReward { name, weight, reward } in parts {
-        let found = coming.next().flatten().map_or_else(|| reward.score(answers), Coming::wait);
+        let found = coming.next().flatten().map_or_else(|| reward.score(answers), PendingScores::wait);
         let found = found.map_err(|why| format!("reward `{name}`: {why}"))?;
         if found.len() != answers.len() {
             return Err(format!(
@@ -136,9 +136,9 @@ impl Answer {
 
 /// Scores that are still being computed.
 #[derive(Debug)]
-pub struct Coming(pub(super) Receiver<Numbers>);
+pub struct PendingScores(pub(super) Receiver<Numbers>);
 
-impl Coming {
+impl PendingScores {
     /// Waits for the scores.
     ///
     /// # Errors

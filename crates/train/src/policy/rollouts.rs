@@ -15,9 +15,9 @@ use fathom_text::loader::Cursor;
 
 use super::episode::Episode;
 use super::importance::weigh;
-use super::kept::{Group, Pending, ScoredRollout, held, kept};
+use super::kept::{Group, ScoredRollout, UsedRollout, held, kept};
 use super::pack::{Doc, Room, bins, nothing, stream};
-use super::policies::{Policies, Rolling};
+use super::policies::{Policies, RolloutInputs};
 use super::replicas::{dealt, rings};
 use super::{RolloutRewards, advantages, gae, mean_and_deviation, whitened};
 use crate::error::{Error, Result};
@@ -34,7 +34,7 @@ const DRAWS: u64 = 2;
 
 /// Creates the sources of a run that learns from rewards.
 #[derive(Clone)]
-pub struct Rollouts(pub Rc<Rolling>);
+pub struct Rollouts(pub Rc<RolloutInputs>);
 
 impl Sources for Rollouts {
     fn open(&self, recipe: &Recipe, index: usize, _: StepShare, cursor: Option<&Cursor>) -> OpenedSource {
@@ -252,7 +252,7 @@ impl Policies {
     }
 
     /// Documents of answers, with their advantages; `late` marks answers by earlier weights.
-    fn learnable(&mut self, policy: &Trainer, mut rolled: ScoredRollout, late: bool) -> Result<Pending> {
+    fn learnable(&mut self, policy: &Trainer, mut rolled: ScoredRollout, late: bool) -> Result<UsedRollout> {
         let mut docs = self.documents(&rolled);
         let corrected = self.how.recomputes(late, rings(&self.asking.ranks));
         let weights = if corrected { self.correct(policy, &mut docs, &mut rolled.seen)? } else { Vec::new() };
@@ -267,7 +267,7 @@ impl Policies {
                 docs.chunks(group).map(<[Doc]>::to_vec).collect()
             }
         };
-        Ok(Pending { groups, made: 0, corrected })
+        Ok(UsedRollout { groups, made: 0, corrected })
     }
 
     /// Prompts with their answers, as documents.

@@ -466,9 +466,9 @@ mod tests {
         assert!(error.contains("reward `a`") && error.contains("`answer`"), "{error}");
     }
 
-    struct Fixed(Option<f64>);
+    struct FixedScore(Option<f64>);
 
-    impl Reward for Fixed {
+    impl Reward for FixedScore {
         fn score(&self, answers: &[RewardInput<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
             Ok(vec![self.0; answers.len()])
         }
@@ -476,8 +476,11 @@ mod tests {
 
     #[test]
     fn what_is_not_there_counts_as_nothing_and_what_is_no_number_as_none() {
-        let part =
-            |number, weight| WeightedReward { name: "p".into(), weight, reward: Box::new(Fixed(number)) };
+        let part = |number, weight| WeightedReward {
+            name: "p".into(),
+            weight,
+            reward: Box::new(FixedScore(number)),
+        };
         let row = Map::new();
         let answered = [RewardInput {
             row: &row,

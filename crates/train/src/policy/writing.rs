@@ -12,7 +12,7 @@ use super::kept::{Group, ScoredRollout};
 use super::overlong;
 use super::policies::Policies;
 use super::replicas::{Replica, gathered};
-use super::reward::{Answer, Coming, RewardInput, score_coming};
+use super::reward::{Answer, PendingScores, RewardInput, score_coming};
 use crate::error::{Error, Result};
 use crate::recipe::NanName;
 use crate::step::Trainer;
@@ -56,7 +56,7 @@ impl Policies {
         &self,
         policy: &Trainer,
         rolled: ScoredRollout,
-        coming: Vec<Option<Coming>>,
+        coming: Vec<Option<PendingScores>>,
     ) -> Result<ScoredRollout> {
         if !rolled.sums.is_empty() {
             return Ok(rolled);
@@ -110,7 +110,7 @@ impl Policies {
     }
 
     /// Starts the rewards that can run on another thread.
-    fn begin(&self, groups: &[Group]) -> Vec<Option<Coming>> {
+    fn begin(&self, groups: &[Group]) -> Vec<Option<PendingScores>> {
         if groups.is_empty() {
             return Vec::new();
         }
@@ -119,7 +119,7 @@ impl Policies {
     }
 
     /// Scores the answers of some groups.
-    fn worths(&self, groups: &[Group], coming: Vec<Option<Coming>>) -> Result<Vec<Vec<Worth>>> {
+    fn worths(&self, groups: &[Group], coming: Vec<Option<PendingScores>>) -> Result<Vec<Vec<Worth>>> {
         let of = &self.of;
         let scores = score_coming(&of.rewards, &self.answered(groups), coming).map_err(refuse)?;
         // An episode without a reply gets the recipe's reward, or is excluded.

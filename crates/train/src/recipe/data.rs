@@ -169,7 +169,7 @@ impl Data {
     }
 
     /// Settings for turning rows into lessons, without a limit on their length.
-    pub(super) fn teaching(&self) -> lessons::Teaching {
+    pub(super) fn teaching(&self) -> lessons::LessonConversion {
         let supervise = match self.supervise {
             SuperviseName::Completion => lessons::Supervise::Completion,
             SuperviseName::LastTurn => lessons::Supervise::LastTurn,
@@ -193,7 +193,7 @@ impl Data {
             rejected: of.rejected,
             label: of.label,
         };
-        lessons::Teaching { supervise, truncation, columns, ..lessons::Teaching::default() }
+        lessons::LessonConversion { supervise, truncation, columns, ..lessons::LessonConversion::default() }
     }
 
     /// True if the text is that of the crates in cargo's folder.

@@ -1,9 +1,9 @@
 //! Limits of the numbers of a recipe.
 
-pub(crate) use fathom_base::recipe::Allowed::{Above0, Any, Below1, Real, Whole};
+pub(crate) use fathom_base::recipe::AllowedRange::{Above0, Any, Below1, Real, Whole};
 
 /// No upper limit except that of the kernels' type.
-pub(crate) const NO_END: f64 = fathom_base::recipe::Allowed::NO_END;
+pub(crate) const NO_END: f64 = fathom_base::recipe::AllowedRange::NO_END;
 /// Tokens of a micro-batch: FLOPs of one operation are counted in 64 bits.
 pub(crate) const MOST_TOKENS: u64 = 1 << 24;
 /// Documents of a micro-batch; each has a slot whether it is used or not.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fathom_base::{choice, recipe};
-use fathom_text::lessons::{Answers, Judge, Teaching, Truncation};
+use fathom_text::lessons::{Answers, Judge, LessonConversion, Truncation};
 
 use super::limits::{Above0, Any, COLUMNS, NO_END, Real, Whole};
 use super::{AdapterName, GemmName, Packing, Recipe, Stage};
@@ -440,7 +440,7 @@ impl Recipe {
 
     /// Settings for turning rows into documents such that those that belong together fit into a sample: of the longest
     /// stage, whose documents shorter stages cut, or of every stage if none may be cut.
-    pub fn teaching(&self) -> Teaching {
+    pub fn teaching(&self) -> LessonConversion {
         let (answers, teaching) = (self.objective.answers(), self.data.teaching());
         let room = |stage: &Stage| stage.seq_tokens.saturating_sub(self.adapter.leads());
         let cuts = |stage: &&Stage| stage.packing != Packing::Cut;
@@ -448,6 +448,6 @@ impl Recipe {
         let shortest = self.stage.iter().filter(cuts).map(room).min().filter(|_| whole);
         let room = shortest.or(self.stage.iter().map(room).max()).unwrap_or(0);
         let most = if self.objective.method.encodes() { self.data.max_text_tokens } else { usize::MAX };
-        Teaching { max_tokens: (room / answers.group()).min(most), answers, ..teaching }
+        LessonConversion { max_tokens: (room / answers.group()).min(most), answers, ..teaching }
     }
 }

@@ -13,7 +13,7 @@ use crate::micro_batch::MicroBatch;
 use crate::objective::Objective;
 
 pub use measure::{HeldOutLosses, held_out_losses};
-pub use rule::{Database, Retrieving};
+pub use rule::{Database, RetrievalRule};
 
 /// The objective.
 #[derive(Clone, Copy, Debug, PartialEq)]

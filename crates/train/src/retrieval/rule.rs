@@ -41,7 +41,7 @@ impl Database {
 
 /// The rule.
 #[derive(Clone, Debug)]
-pub struct Retrieving {
+pub struct RetrievalRule {
     sizes: Retrieval,
     neighbours: Neighbours,
     /// Chunks of the run's store and of the database.
@@ -49,14 +49,14 @@ pub struct Retrieving {
     database: Arc<Store>,
 }
 
-impl Retrieving {
+impl RetrievalRule {
     /// The rule of a store with its neighbours.
     ///
     /// # Errors
     /// A store without a column of neighbours, or with one of other stores or of another tokenizer.
-    pub fn new(recipe: &Recipe, own: &Arc<Store>, tokenizer: &Tokenizer) -> Result<Retrieving> {
+    pub fn new(recipe: &Recipe, own: &Arc<Store>, tokenizer: &Tokenizer) -> Result<RetrievalRule> {
         let Database { store: database } = Database::open(recipe, own, tokenizer)?;
-        match Retrieving::of(own, database)? {
+        match RetrievalRule::of(own, database)? {
             Some(rule) => Ok(rule),
             None => {
                 let message = "are not there: the run's first process finds them before the first step";
@@ -66,11 +66,11 @@ impl Retrieving {
     }
 
     /// The rule of a store, if it has a column of neighbours in a database.
-    fn of(own: &Store, database: Arc<Store>) -> Result<Option<Retrieving>> {
+    fn of(own: &Store, database: Arc<Store>) -> Result<Option<RetrievalRule>> {
         let Some(neighbours) = Neighbours::open([own, &database])? else { return Ok(None) };
         let sizes = Retrieval { chunk: neighbours.tokens, neighbours: neighbours.k };
         let chunks = [own, &*database].map(|store| Chunks::of(store, sizes.chunk));
-        Ok(Some(Retrieving { sizes, neighbours, chunks, database }))
+        Ok(Some(RetrievalRule { sizes, neighbours, chunks, database }))
     }
 
     /// Adds the neighbours of a document's part to a source; whole chunks have some.
@@ -98,7 +98,7 @@ fn push(source: &mut SourceTokens, ids: impl Iterator<Item = i32>) {
     source.positions.extend(0..(source.ids.len() - from) as i32);
 }
 
-impl Rule for Retrieving {
+impl Rule for RetrievalRule {
     fn apply(&self, micro: &mut MicroBatch, shape: &Shape) -> Result<()> {
         shape.check_docs(micro.docs.len() + 1)?;
         let (mut source, mut chunks) = (SourceTokens::default(), Vec::new());
@@ -165,11 +165,11 @@ mod tests {
     fn whole_chunks_have_the_neighbours_of_their_place_in_the_document() {
         let folder = tempfile::tempdir().unwrap();
         let store = store(folder.path());
-        assert!(Retrieving::of(&store, store.clone()).unwrap().is_none());
+        assert!(RetrievalRule::of(&store, store.clone()).unwrap().is_none());
         let numbers = vec![3, 5, 4, -1, -1, -1, 0, 1, 2, -1, -1, -1];
         let made = Neighbours::new([&store, &store], (4, 2), [1; 32], numbers);
         made.write(store.prefix()).unwrap();
-        let rule = Retrieving::of(&store, store.clone()).unwrap().unwrap();
+        let rule = RetrievalRule::of(&store, store.clone()).unwrap().unwrap();
         // All of the first document, and of the second its tokens from the third on: its first chunk is cut.
         let spans = [Span { doc: 0, start: 0, len: 10 }, Span { doc: 1, start: 2, len: 8 }];
         let mut micro = micro(&spans, &[100..110, 202..210]);

@@ -50,7 +50,7 @@ pub struct Run<'a> {
 }
 
 /// A running stage.
-struct Running {
+struct RunningStage {
     stage: InStage,
     /// Whether, after the last step, some rank wanted to stop, and the first to save.
     agreed: [bool; 2],
@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
     }
 
     /// Setup before the steps of a stage.
-    fn enter(&mut self, index: usize, hooks: &mut dyn Hooks) -> Result<Running> {
+    fn enter(&mut self, index: usize, hooks: &mut dyn Hooks) -> Result<RunningStage> {
         let Run { stepper, watcher, progress, .. } = self;
         watcher.enter(&stepper.device().mesh);
         let (stage, settled) = stepper.enter(index, progress)?;
@@ -170,11 +170,11 @@ impl<'a> Run<'a> {
             watcher.foretell(index, &stepper.subject(&stage), &settled.plan, progress.step, budget)?;
         }
         watcher.expect(&settled.plan);
-        Ok(Running { stage, agreed: [false; 2] })
+        Ok(RunningStage { stage, agreed: [false; 2] })
     }
 
     /// One step of a stage, or the stage's outcome.
-    fn turn(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<Option<Outcome>> {
+    fn turn(&mut self, running: &mut RunningStage, hooks: &mut dyn Hooks) -> Result<Option<Outcome>> {
         if running.stage.is_done(&self.progress) {
             self.read(running, hooks)?;
             return Ok(Some(Outcome::Finished));
@@ -209,8 +209,8 @@ impl<'a> Run<'a> {
     }
 
     /// Computes the next step, and logs the previous one.
-    fn step(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<()> {
-        let (Run { stepper, keeper, watcher, progress, .. }, Running { stage, .. }) =
+    fn step(&mut self, running: &mut RunningStage, hooks: &mut dyn Hooks) -> Result<()> {
+        let (Run { stepper, keeper, watcher, progress, .. }, RunningStage { stage, .. }) =
             (&mut *self, &mut *running);
         watcher.recovered(progress)?;
         let started = Instant::now();
@@ -236,13 +236,13 @@ impl<'a> Run<'a> {
     }
 
     /// Reads the last step's results from the device.
-    fn read(&mut self, running: &Running, hooks: &mut dyn Hooks) -> Result<()> {
+    fn read(&mut self, running: &RunningStage, hooks: &mut dyn Hooks) -> Result<()> {
         let last = self.watcher.last();
         self.report(running, last, hooks)
     }
 
     /// Logs a step; ends the run if its loss or gradient is not finite.
-    fn report(&mut self, running: &Running, step: Option<Pending>, hooks: &mut dyn Hooks) -> Result<()> {
+    fn report(&mut self, running: &RunningStage, step: Option<Pending>, hooks: &mut dyn Hooks) -> Result<()> {
         let Some(step) = step else { return Ok(()) };
         let (event, is_finite) = self.watcher.read(step, running.stage.how(), self.stepper.trainer())?;
         if !is_finite {
@@ -307,7 +307,7 @@ impl<'a> Run<'a> {
 
     /// Ends a stage after its steps; returns the outcome if the run stops there. The end of the stage is saved, so that
     /// the run can return to it.
-    fn leave(&mut self, running: Running, hooks: &mut dyn Hooks) -> Result<Option<Outcome>> {
+    fn leave(&mut self, running: RunningStage, hooks: &mut dyn Hooks) -> Result<Option<Outcome>> {
         let index = running.stage.index();
         drop(running);
         self.save(hooks)?;

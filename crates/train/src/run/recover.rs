@@ -7,7 +7,7 @@ use std::time::Instant;
 use fathom_tensor::mesh::LinkError;
 use fathom_tensor::{Device, OutOfMemory};
 
-use super::watcher::Recovering;
+use super::watcher::PendingRecovery;
 use super::{Hooks, Progress, Run};
 use crate::agree::gather;
 use crate::error::{Error, Result};
@@ -88,7 +88,7 @@ pub(super) fn recover(runs: &mut [Run<'_>], failed: RankFailure, hooks: &mut [&m
         // A rebuilt rank has no copies of its partner's yet.
         run.keeper.trade(&device)?;
         hooks.warn(&format!("went back to step {}: {why}", run.progress.step));
-        run.watcher.recovering(Recovering { started, why: why.clone(), lost: lost.clone() });
+        run.watcher.recovering(PendingRecovery { started, why: why.clone(), lost: lost.clone() });
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::recover::{RankFailure, recover};
-use super::{Hooks, Outcome, Run, Running};
+use super::{Hooks, Outcome, Run, RunningStage};
 use crate::error::Result;
 use crate::offload::OpenEngines;
 
@@ -13,7 +13,7 @@ use crate::offload::OpenEngines;
 struct Turn<'a, 'b> {
     run: &'b mut Run<'a>,
     hooks: &'b mut dyn Hooks,
-    running: Option<Running>,
+    running: Option<RunningStage>,
     ended: Option<Outcome>,
 }
 

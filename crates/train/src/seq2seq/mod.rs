@@ -12,7 +12,7 @@ use fathom_tensor::SUM_CHUNK;
 use crate::micro_batch::MicroBatch;
 use crate::objective::{LabelMetrics, Objective};
 
-pub use pairing::Pairing;
+pub use pairing::PairingRule;
 pub use spans::SpanSizes;
 
 /// The objective.

@@ -15,7 +15,7 @@ use crate::source::{Rule, Shape};
 
 /// The rule.
 #[derive(Clone, Debug)]
-pub struct Pairing {
+pub struct PairingRule {
     objective: Seq2seq,
     seed: u64,
     /// Ids of `<extra_id_0>` and those that follow.
@@ -24,19 +24,19 @@ pub struct Pairing {
     end: i32,
 }
 
-impl Pairing {
+impl PairingRule {
     /// The rule of a recipe whose objective is this one.
     ///
     /// # Errors
     /// A tokenizer without an end of texts, or with fewer sentinels than a text has spans.
-    pub fn new(recipe: &Recipe, objective: Seq2seq, tokenizer: &Tokenizer) -> Result<Pairing> {
+    pub fn new(recipe: &Recipe, objective: Seq2seq, tokenizer: &Tokenizer) -> Result<PairingRule> {
         let end = tokenizer.require_eos()?.cast_signed();
         let token = |number: usize| tokenizer.token_id(&format!("<extra_id_{number}>"));
         let sentinels: Vec<i32> = (0..).map_while(token).map(u32::cast_signed).collect();
         if let Some(spans) = objective.spans {
             has_sentinels(recipe, spans, sentinels.len())?;
         }
-        Ok(Pairing { objective, seed: recipe.run.seed, sentinels, end })
+        Ok(PairingRule { objective, seed: recipe.run.seed, sentinels, end })
     }
 }
 
@@ -61,7 +61,7 @@ fn has_sentinels(recipe: &Recipe, sizes: SpanSizes, sentinels: usize) -> Result<
     Ok(())
 }
 
-impl Rule for Pairing {
+impl Rule for PairingRule {
     fn apply(&self, micro: &mut MicroBatch, shape: &Shape) -> Result<()> {
         shape.check_docs(micro.docs.len() + 1)?;
         let (mut streams, any) = (TwoStreams::default(), !micro.ids.is_empty());
@@ -119,9 +119,9 @@ mod tests {
     };
     const END: i32 = 1;
 
-    fn rule(spans: Option<SpanSizes>) -> Pairing {
+    fn rule(spans: Option<SpanSizes>) -> PairingRule {
         let sentinels = (0..20).map(|at| 999 - at).collect();
-        Pairing { objective: Seq2seq { spans }, seed: 7, sentinels, end: END }
+        PairingRule { objective: Seq2seq { spans }, seed: 7, sentinels, end: END }
     }
 
     /// Documents of these lengths, each with the end of texts; a row's answer begins at half of it.

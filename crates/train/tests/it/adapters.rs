@@ -11,7 +11,7 @@ use fathom_model::{
     Source, Spec, Targets, TrainableWeights, adapt, initialise, load, load_peft, merge, open, open_peft,
     read_f32, save_peft,
 };
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
 use fathom_text::pack;
 use fathom_train::parallel::{Ranks, Sharding};
@@ -51,17 +51,17 @@ fn adapted(method: AdapterMethod, case: &Case) -> Spec {
 }
 
 #[derive(Debug, PartialEq)]
-pub struct Seen {
+pub struct AdapterResults {
     pub losses: Vec<[f32; 2]>,
     pub peak: u64,
 }
 
-pub fn train(device: &Device, case: &Case, method: AdapterMethod, places: Places) -> Seen {
+pub fn train(device: &Device, case: &Case, method: AdapterMethod, places: Places) -> AdapterResults {
     train_spec(device, case, adapted(method, case), places)
 }
 
 /// Four steps that train only the adapter of `spec`.
-pub fn train_spec(device: &Device, case: &Case, spec: Spec, places: Places) -> Seen {
+pub fn train_spec(device: &Device, case: &Case, spec: Spec, places: Places) -> AdapterResults {
     let how = in_step(case);
     let ranks = Ranks { rank: device.mesh.rank(), ..how.ranks };
     let lead = spec.virtual_tokens();
@@ -93,7 +93,7 @@ pub fn train_spec(device: &Device, case: &Case, spec: Spec, places: Places) -> S
         [result.loss.wait_f32() / result.count.wait_f32(), result.norm.wait_f32()]
     };
     let losses = (0..4).map(step).collect();
-    Seen { losses, peak: device.pool.usage().peak_reserved }
+    AdapterResults { losses, peak: device.pool.usage().peak_reserved }
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn ranks_give_what_one_gives() {
                     assert!(!apart, "{method:?} {grid}: {:?} {:?}", found.losses, one.losses);
                 }
                 let machine = Meta::new(Cpu::new(1, None).profile().clone());
-                let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+                let mesh = Mesh::new(grid, Box::new(CountingLink::new(rank, grid.ranks())));
                 let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
                 let planned = train(&device, &case, method, Places::linear()).peak;
                 assert_eq!(planned, found.peak, "{method:?} {grid}: rank {rank}");

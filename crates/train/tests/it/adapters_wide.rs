@@ -8,7 +8,7 @@ use fathom_grad::{Params, Places};
 use fathom_model::{
     Adapter, AdapterMethod, Model, Moe, Size, Spec, Targets, TrainableWeights, load_peft, open, open_peft,
 };
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_train::parallel::Sharding;
 use fathom_train::{Goal, InStep, MicroBatch, Trainer, frozen};
@@ -131,7 +131,7 @@ fn ranks_give_what_one_gives() {
                     assert!(!apart, "{name} {grid}: {:?} {:?}", found.losses, one.losses);
                 }
                 let machine = Meta::new(Cpu::new(1, None).profile().clone());
-                let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+                let mesh = Mesh::new(grid, Box::new(CountingLink::new(rank, grid.ranks())));
                 let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
                 let planned = train_spec(&device, &case, spec(tied), Places::linear()).peak;
                 assert_eq!(planned, found.peak, "{name} {grid}: rank {rank}");

@@ -107,14 +107,14 @@ fn the_last_checkpoint_of_each_stage_stays_and_what_no_run_wrote() {
 }
 
 /// Looks up the newest checkpoint while measuring.
-struct Measuring {
+struct CheckpointWatch {
     checkpoints: Checkpoints,
     found: Vec<Option<u64>>,
     /// Asks to stop during the first measurement.
     stops: bool,
 }
 
-impl Hooks for Measuring {
+impl Hooks for CheckpointWatch {
     fn stage_done(
         &mut self,
         _: &Trainer,
@@ -134,7 +134,7 @@ fn a_stage_is_saved_before_it_is_measured() {
     let mut recipe = two_stages(folder.path());
     recipe.checkpoint.every_steps = None;
     let checkpoints = Checkpoints::new(&folder.path().join("checkpoints"), 1);
-    let mut hooks = Measuring { checkpoints, found: Vec::new(), stops: false };
+    let mut hooks = CheckpointWatch { checkpoints, found: Vec::new(), stops: false };
     alone_with(folder.path(), &recipe, &AtomicBool::new(false), &mut hooks);
     assert_eq!(hooks.found, [Some(2), Some(5)]);
 }
@@ -144,7 +144,7 @@ fn a_run_that_stops_while_it_measures_comes_back_to_the_measurement() {
     let folder = tempfile::tempdir().unwrap();
     let recipe = two_stages(folder.path());
     let checkpoints = Checkpoints::new(&folder.path().join("checkpoints"), 1);
-    let mut hooks = Measuring { checkpoints, found: Vec::new(), stops: true };
+    let mut hooks = CheckpointWatch { checkpoints, found: Vec::new(), stops: true };
     let open = || (Box::new(Stores::open(&recipe, None, VOCAB).unwrap()) as _, None);
     let stop = AtomicBool::new(false);
     let mut go_on = || alone_from(folder.path(), &recipe, open(), &stop, &mut hooks);

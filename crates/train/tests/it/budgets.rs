@@ -38,9 +38,9 @@ fn machine(isa: Isa) -> Arc<Cpu> {
 
 /// Stores the places of the stage.
 #[derive(Default)]
-struct Chosen(Option<Places>);
+struct ChosenPlaces(Option<Places>);
 
-impl Hooks for Chosen {
+impl Hooks for ChosenPlaces {
     fn stage(&mut self, _: &events::Stage, settled: &StageSettings) {
         self.0 = Some(settled.how.places.clone());
     }
@@ -53,7 +53,7 @@ fn run(folder: &Path, recipe: &Recipe, isa: Isa, memory: [u64; 2]) -> Vec<Result
         let device = Device::on_mesh(machine(isa), memory[mesh.rank()], mesh.clone());
         let own = if mesh.rank() == 0 { folder.to_path_buf() } else { rank_folder(folder, mesh.rank()) };
         std::fs::create_dir_all(&own).unwrap();
-        let mut chosen = Chosen::default();
+        let mut chosen = ChosenPlaces::default();
         let metrics = MetricsWriter::open(own.join("metrics.jsonl")).unwrap();
         let (trainer, stores) =
             (trainer(recipe, &device).unwrap(), Stores::open(recipe, None, VOCAB).unwrap());

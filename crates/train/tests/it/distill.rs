@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::Places;
 use fathom_model::{Init, LlamaSizes, LoadedModel, Model, Spec, StateProjections, initialise};
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Distance, InFlight, Machine, Meta};
 use fathom_train::parallel::{Ranks, Sharding};
 use fathom_train::{Best, Distill, Goal, HiddenLoss, InStep, MicroBatch, Objective, Trainer, plan};
@@ -49,9 +49,9 @@ fn how(case: &Case, objective: &Distill, vocab: usize) -> InStep {
     InStep { goal, z_loss: 0.0, ..in_step(case) }
 }
 
-type Seen = (Vec<[f32; 2]>, Vec<f32>, u64);
+type DistillResults = (Vec<[f32; 2]>, Vec<f32>, u64);
 
-fn steps(device: &Device, trainer: &mut Trainer, micros: &[MicroBatch], how: &InStep) -> Seen {
+fn steps(device: &Device, trainer: &mut Trainer, micros: &[MicroBatch], how: &InStep) -> DistillResults {
     let (mut seen, mut metrics) = (Vec::new(), Vec::new());
     for _ in 0..4 {
         let result = trainer.step(micros, how).unwrap();
@@ -62,7 +62,7 @@ fn steps(device: &Device, trainer: &mut Trainer, micros: &[MicroBatch], how: &In
     (seen, metrics, device.pool.usage().peak_reserved)
 }
 
-fn train(device: &Device, case: &Case, objective: &Distill, vocab: usize) -> Seen {
+fn train(device: &Device, case: &Case, objective: &Distill, vocab: usize) -> DistillResults {
     let mut trainer = trainer(device, case);
     if objective.best.is_none() {
         trainer.teacher = Some(Rc::new(teacher(device, case, vocab)));
@@ -72,7 +72,7 @@ fn train(device: &Device, case: &Case, objective: &Distill, vocab: usize) -> See
 }
 
 #[track_caller]
-fn check(what: &str, found: &Seen, one: &Seen, most: f32) {
+fn check(what: &str, found: &DistillResults, one: &DistillResults, most: f32) {
     for (a, b) in found.0.iter().flatten().zip(one.0.iter().flatten()) {
         assert!((a - b).abs() <= most * b.abs().max(0.1), "{what}: {:?} {:?}", found.0, one.0);
     }
@@ -102,7 +102,7 @@ fn a_student_learns_the_same_on_every_mesh() {
             for (rank, found) in ranks.iter().enumerate() {
                 check(&format!("{grid}, {objective:?}"), found, one, most);
                 let machine = Meta::new(Cpu::new(1, None).profile().clone());
-                let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+                let mesh = Mesh::new(grid, Box::new(CountingLink::new(rank, grid.ranks())));
                 let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
                 let planned = train(&device, &case, &objective, 131);
                 assert_eq!(planned.2, found.2, "{grid}: the plan of rank {rank}");
@@ -270,7 +270,7 @@ fn hidden_states_are_learned_the_same_on_every_mesh() {
             for (rank, found) in every_rank(case, &|device| train(device, &case)).iter().enumerate() {
                 check(&format!("{grid}, {distance:?}, {wider}"), found, one, most);
                 let machine = Meta::new(Cpu::new(1, None).profile().clone());
-                let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+                let mesh = Mesh::new(grid, Box::new(CountingLink::new(rank, grid.ranks())));
                 let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
                 assert_eq!(train(&device, &case).2, found.2, "{grid}: the plan of rank {rank}");
             }

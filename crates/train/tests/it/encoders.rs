@@ -9,7 +9,7 @@ use fathom_grad::Places;
 use fathom_model::{Caps, EncoderHead, Model, Spec, load, open_any};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_text::pack::{Facts, IGNORE};
-use fathom_train::encoder::{Contrast, LabelLoss, Labelled, Masked, Pooling};
+use fathom_train::encoder::{Contrast, LabelLoss, LabelObjective, MaskedObjective, Pooling};
 use fathom_train::{CrossEntropy, InStep, MicroBatch, Objective, Trainer};
 
 fn trainer(name: &str, head: EncoderHead, device: &Device) -> Trainer {
@@ -74,7 +74,7 @@ fn a_head_over_chosen_tokens_has_the_gradients_of_one_over_all() {
         let mut of_all = trainer(name, EncoderHead::Masked, &device);
         of_all.accumulate(&micro, &how(CrossEntropy));
         let mut of_chosen = trainer(name, EncoderHead::Masked, &device);
-        of_chosen.accumulate(&micro, &how(Masked { share: 0.2 }));
+        of_chosen.accumulate(&micro, &how(MaskedObjective { share: 0.2 }));
         assert!((of_all.loss_sum() / of_chosen.loss_sum() - 1.0).abs() < 1e-6, "{name}");
         near(&gradients(&of_chosen), &gradients(&of_all));
     }
@@ -107,13 +107,13 @@ fn a_step_of_many_micro_batches_has_the_gradients_of_one() {
 #[test]
 fn the_plan_of_a_step_is_its_peak() {
     let contrast = || Contrast { group: 2, pooling: Pooling::First, temperature: 0.1, widths: vec![] };
-    let labelled = || Labelled { name: "classify", loss: LabelLoss::OneOf, group: 1 };
+    let labelled = || LabelObjective { name: "classify", loss: LabelLoss::OneOf, group: 1 };
     for (case, head) in [EncoderHead::Masked, EncoderHead::None, EncoderHead::Text(2)].into_iter().enumerate()
     {
         let peaks = devices().map(|device| {
             let mut trainer = trainer("roberta", head, &device);
             let how = match case {
-                0 => how(Masked { share: 0.2 }),
+                0 => how(MaskedObjective { share: 0.2 }),
                 1 => how(contrast()),
                 _ => how(labelled()),
             };

@@ -8,7 +8,7 @@ use fathom_cpu::Cpu;
 use fathom_model::{
     FolderOptions, GenerationConfig, Init, Model, SaveOptions, TrainableWeights, initialise, load, save_hf,
 };
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{Category, Device, Machine, Meta};
 use fathom_train::parallel::Sharding;
 use fathom_train::{Base, Checkpoints, Goal, InStep, Progress, Trainer, frozen};
@@ -29,14 +29,14 @@ fn trainer(device: &Device, case: &Case) -> Trainer {
     Trainer::sharded(device, model, params, case.sharding, ADAMW)
 }
 
-struct Seen {
+struct FrozenResults {
     losses: Vec<[f32; 2]>,
     peak: u64,
     params: u64,
     optimizer: u64,
 }
 
-fn train(device: &Device, case: &Case) -> Seen {
+fn train(device: &Device, case: &Case) -> FrozenResults {
     let mut trainer = trainer(device, case);
     let how = InStep { goal: Goal { trained: trained(), ..Goal::default() }, ..in_step(case) };
     let usage = device.pool.usage();
@@ -47,7 +47,7 @@ fn train(device: &Device, case: &Case) -> Seen {
     };
     let losses = (0..6).map(step).collect();
     let [params, optimizer] = [Category::Params, Category::Optimizer].map(|what| usage.by_category[what]);
-    Seen { losses, peak: device.pool.usage().peak_reserved, params, optimizer }
+    FrozenResults { losses, peak: device.pool.usage().peak_reserved, params, optimizer }
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn frozen_weights_are_sharded_and_planned() {
             }
             assert_eq!(found.params, unfrozen[rank], "{grid}: rank {rank}");
             let machine = Meta::new(Cpu::new(1, None).profile().clone());
-            let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+            let mesh = Mesh::new(grid, Box::new(CountingLink::new(rank, grid.ranks())));
             let planned = train(&Device::on_mesh(Arc::new(machine), 1 << 28, mesh), &case);
             assert_eq!((planned.peak, planned.params), (found.peak, found.params), "{grid}: rank {rank}");
         }

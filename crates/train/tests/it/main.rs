@@ -50,11 +50,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Cache of results that many tests compare with, computed once per key.
-struct Made<T>(Mutex<BTreeMap<String, Arc<OnceLock<T>>>>);
+struct ResultCache<T>(Mutex<BTreeMap<String, Arc<OnceLock<T>>>>);
 
-impl<T: Clone> Made<T> {
-    const fn new() -> Made<T> {
-        Made(Mutex::new(BTreeMap::new()))
+impl<T: Clone> ResultCache<T> {
+    const fn new() -> ResultCache<T> {
+        ResultCache(Mutex::new(BTreeMap::new()))
     }
 
     /// The cached result, computed by `make` if missing. Others with the same key wait for it, those with other keys do

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, CpComm, Moments, OnDisk, Places};
 use fathom_model::{Caps, Init, LlamaSizes, Model, NarrowLayers, RoundTo, Spec, StageLayers, initialise};
-use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
+use fathom_tensor::mesh::{Axis, CountingLink, Grid, Mesh, Seat, ThreadsOptions, Wires, threads};
 use fathom_tensor::{DType, Device, Meta, OutOfMemory};
 use fathom_train::parallel::stages::Order;
 use fathom_train::parallel::{CpScan, Ranks, Sharding};
@@ -15,7 +15,7 @@ use fathom_train::{
     Checkpoints, InStep, MicroBatch, Progress, Trainer, compare_checkpoints, open_state_disk,
 };
 
-use crate::{Made, mesh_streams};
+use crate::{ResultCache, mesh_streams};
 
 const TOKENS: usize = 256;
 const MICRO_BATCHES: usize = 4;
@@ -51,7 +51,7 @@ fn micro(index: usize, tokens: usize) -> MicroBatch {
 
 /// Results by which runs are compared.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
+pub struct RunResults {
     pub losses: Vec<f32>,
     norms: Vec<f32>,
     /// After the first backward pass: for each weight's number, the position and gradient of its elements.
@@ -155,11 +155,11 @@ pub fn batches(device: &Device, case: &Case, all: usize) -> Vec<MicroBatch> {
     (rank * share..(rank + 1) * share).map(micro).collect()
 }
 
-fn train(device: &Device, case: &Case, steps: usize, micro_batches: usize) -> Seen {
+fn train(device: &Device, case: &Case, steps: usize, micro_batches: usize) -> RunResults {
     let mut trainer = trainer(device, case);
     let (how, batches) = (in_step(case), batches(device, case, micro_batches));
     let mut seen =
-        Seen { losses: vec![], norms: vec![], grads: BTreeMap::new(), peak: 0, wires: Wires::new() };
+        RunResults { losses: vec![], norms: vec![], grads: BTreeMap::new(), peak: 0, wires: Wires::new() };
     for step in 0..steps {
         let result = trainer.step(&batches, &how).unwrap();
         seen.losses.push(result.loss.wait_f32() / result.count.wait_f32().max(1.0));
@@ -181,7 +181,7 @@ fn train(device: &Device, case: &Case, steps: usize, micro_batches: usize) -> Se
     seen
 }
 
-pub fn world(case: Case, steps: usize) -> Vec<Seen> {
+pub fn world(case: Case, steps: usize) -> Vec<RunResults> {
     every_rank(case, &|device| train(device, &case, steps, MICRO_BATCHES))
 }
 
@@ -214,7 +214,7 @@ fn failed(why: &dyn Any) -> ! {
 
 /// The largest difference of gradients, relative to the larger of the tensor's maximum and a thousandth of the overall
 /// maximum.
-fn gradient_error(one: &Seen, ranks: &[Seen]) -> f32 {
+fn gradient_error(one: &RunResults, ranks: &[RunResults]) -> f32 {
     let top = |values: &[(usize, f32)]| values.iter().fold(0.0, |top: f32, (_, x)| top.max(x.abs()));
     let all = one.grads.values().map(|values| top(values)).fold(0.0, f32::max);
     let mut worst = 0.0f32;
@@ -236,8 +236,8 @@ fn steps(case: &Case) -> usize {
 }
 
 /// The same steps on one rank, computed once for all meshes.
-fn one_rank(case: &Case) -> Arc<Seen> {
-    static MADE: Made<Arc<Seen>> = Made::new();
+fn one_rank(case: &Case) -> Arc<RunResults> {
+    static MADE: ResultCache<Arc<RunResults>> = ResultCache::new();
     let Case { spec, dtype, tied, tile_rows, moments, uneven, narrow, round_to, .. } = *case;
     let case = Case { spec, dtype, tied, tile_rows, moments, uneven, narrow, round_to, ..ONE };
     let key = format!("{spec:?} {dtype:?} {tied} {tile_rows:?} {moments:?} {uneven} {narrow:?} {round_to:?}");
@@ -294,7 +294,7 @@ pub fn check(case: Case, exact: bool) {
     );
     // Each rank's plan equals its measurement: no step reserves more than the third.
     for (index, (rank, few)) in ranks.iter().zip(&chaos).enumerate() {
-        let link = Imagined::new(index, grid.ranks());
+        let link = CountingLink::new(index, grid.ranks());
         let profile = Cpu::new(1, None);
         let machine = Arc::new(Meta::new(fathom_tensor::Machine::profile(&profile).clone()));
         let device = Device::on_mesh(machine, 1 << 28, Mesh::new(grid, Box::new(link)));
@@ -424,7 +424,7 @@ fn documents_on_few_ranks_compute_the_same_step() {
     check(Case { grid: cp, sharding: Sharding::OptimGradsParams, ..case }, false);
     let sent = |cp_dynamic| -> u64 {
         let ranks = world(Case { grid: Grid { cp: 4, ..cp }, cp_dynamic, ..ONE }, 1);
-        let cp = |rank: &Seen| {
+        let cp = |rank: &RunResults| {
             rank.wires.iter().filter(|((axis, _), _)| axis == "cp").map(|(_, wire)| wire.bytes).sum::<u64>()
         };
         ranks.iter().map(cp).sum()

@@ -23,11 +23,11 @@ fn llama2_7b(max_positions: usize) -> Spec {
 
 /// A row of NVIDIA's table: thousands of tokens, sequences per step, TFLOP/s per GPU with context parallelism, and tp,
 /// pp, dp, cp.
-type Published = (usize, usize, f64, [usize; 4]);
+type PublishedRow = (usize, usize, f64, [usize; 4]);
 
 /// NeMo 2, docs/source/performance/performance_long_sequence.md: Llama 2 7B in FP8 on H100, with as many GPUs as
 /// thousands of tokens.
-const TABLE: [Published; 8] = [
+const TABLE: [PublishedRow; 8] = [
     (8, 512, 730.0, [1, 2, 4, 1]),
     (16, 256, 660.0, [2, 1, 8, 1]),
     (32, 128, 610.0, [2, 1, 8, 2]),
@@ -38,7 +38,7 @@ const TABLE: [Published; 8] = [
     (1024, 4, 536.0, [8, 1, 4, 32]),
 ];
 
-fn planned(profile: &Profile, (thousands, sequences, _, [tp, pp, dp, cp]): Published) -> MeshPlan {
+fn planned(profile: &Profile, (thousands, sequences, _, [tp, pp, dp, cp]): PublishedRow) -> MeshPlan {
     let seq_tokens = thousands << 10;
     let spec = llama2_7b(seq_tokens);
     let stage = Stage { seq_tokens, micro_batches: sequences, ..Stage::default() };

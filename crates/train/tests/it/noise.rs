@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::Places;
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{Category, DType, Device, Machine, Meta, moments};
 use fathom_train::parallel::Sharding;
 use fathom_train::{Goal, InStep, Noise};
@@ -62,7 +62,7 @@ fn noise_is_the_same_on_every_mesh_and_in_every_place() {
                 assert!((a - b).abs() <= 2e-5 * b.abs().max(0.1), "{grid}: {:?} {:?}", found.0, one.0);
             }
             let machine = Meta::new(Cpu::new(1, None).profile().clone());
-            let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+            let mesh = Mesh::new(grid, Box::new(CountingLink::new(rank, grid.ranks())));
             let planned = train(&Device::on_mesh(Arc::new(machine), 1 << 28, mesh), &case, &how);
             assert_eq!(planned.1, found.1, "{grid}: the plan of rank {rank}");
         }

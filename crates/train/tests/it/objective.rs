@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom_grad::{EntropyLoss, Places};
 use fathom_model::{Caps, Spec};
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_train::parallel::Sharding;
 use fathom_train::{
@@ -228,12 +228,12 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// An objective, and its model with a tied or separate head.
-type Asked = (Arc<dyn Objective>, fn(bool) -> Spec);
+type ObjectiveCase = (Arc<dyn Objective>, fn(bool) -> Spec);
 
 #[test]
 fn sums_over_documents_are_the_same_on_every_mesh() {
     let grid = Grid::default();
-    let objectives: [Asked; 5] = [
+    let objectives: [ObjectiveCase; 5] = [
         (Arc::new(CrossEntropy), crate::mesh::spec),
         (Arc::new(Pairs), crate::mesh::spec),
         (Arc::new(Sure), crate::mesh::spec),
@@ -266,7 +266,7 @@ fn sums_over_documents_are_the_same_on_every_mesh() {
                     let machine = Meta::new(fathom_cpu::Cpu::new(1, None).profile().clone());
                     let mesh = match grid.ranks() {
                         1 => Mesh::alone(),
-                        all => Mesh::new(grid, Box::new(Imagined::new(rank, all))),
+                        all => Mesh::new(grid, Box::new(CountingLink::new(rank, all))),
                     };
                     let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
                     let planned = train(&device, &case, objective.clone(), PLANNED);

@@ -79,7 +79,7 @@ fn refer(micros: &mut [MicroBatch]) {
 }
 
 /// Results of a step: the loss, the norm, the metrics by name.
-type Said = (f32, f32, Vec<(&'static str, f64)>);
+type StepResults = (f32, f32, Vec<(&'static str, f64)>);
 
 /// This rank's part of a model in the folder.
 fn part(device: &Device, model: &str, adapter: Option<&Adapter>, sharding: Sharding) -> (Model, Params) {
@@ -99,7 +99,7 @@ fn train(
     steps: &[Vec<MicroBatch>],
     objective: &Arc<dyn Objective>,
     rate: f32,
-) -> Vec<Said> {
+) -> Vec<StepResults> {
     let (model, params) = part(device, model, None, Sharding::default());
     train_on(&mut Trainer::new(device, model, params), steps, objective, rate)
 }
@@ -110,7 +110,7 @@ fn train_on(
     steps: &[Vec<MicroBatch>],
     objective: &Arc<dyn Objective>,
     rate: f32,
-) -> Vec<Said> {
+) -> Vec<StepResults> {
     let adamw = crate::sft::adamw(rate);
     let how = InStep {
         caps: CAPS,
@@ -133,7 +133,7 @@ fn train_on(
 }
 
 /// Compares steps with TRL's: losses, norms and all common metrics. Numbers below 1 are differences of larger ones.
-fn check(name: &str, found: &[Said], case: &Value, most: f64) {
+fn check(name: &str, found: &[StepResults], case: &Value, most: f64) {
     let mut far = Vec::new();
     for (step, (loss, norm, metrics)) in found.iter().enumerate() {
         let mut near = |what: &str, found: f64, expected: &Value| {
@@ -281,7 +281,7 @@ fn a_reference_is_a_column_or_a_copy_or_an_adapter_switched_off() {
     let golden = golden("dpo");
     let rows = pairs(&golden, 64);
     let objective: Arc<dyn Objective> = Arc::new(Pairs(Settings::default()));
-    let bits = |found: &[Said]| -> Vec<(u32, u32)> {
+    let bits = |found: &[StepResults]| -> Vec<(u32, u32)> {
         found.iter().map(|(loss, norm, _)| (loss.to_bits(), norm.to_bits())).collect()
     };
     let run = |model: &str, adapter: Option<&Adapter>, refers: Refers, sync: Option<Sync>| {
@@ -330,7 +330,7 @@ fn a_copy_and_a_divergence_are_the_same_over_ranks() {
     let objectives: [Arc<dyn Objective>; 2] = [Arc::new(Pairs(Settings::default())), Arc::new(kto)];
     for objective in &objectives {
         let expected = train(&alone(), "model", &steps(&rows, 4, false, true), objective, 3e-3);
-        let same = |name: &str, found: &[Said]| {
+        let same = |name: &str, found: &[StepResults]| {
             for (found, expected) in found.iter().zip(&expected) {
                 let near = |a: f64, b: f64| {
                     let far = (a - b).abs() > 2e-6 * b.abs().max(1.0);
@@ -555,7 +555,7 @@ fn packing_accumulation_and_ranks_change_nothing() {
     for (objective, model) in objectives.iter().zip(["model", "reward"]) {
         let whole = steps(&rows, 4, false, true);
         let expected = train(&alone(), model, &whole, objective, 3e-3);
-        let same = |name: &str, found: &[Said]| {
+        let same = |name: &str, found: &[StepResults]| {
             for (found, expected) in found.iter().zip(&expected) {
                 let near =
                     |a: f64, b: f64| assert!((a - b).abs() <= 2e-6 * b.abs().max(1.0), "{name}: {a} and {b}");

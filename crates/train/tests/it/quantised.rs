@@ -10,7 +10,7 @@ use fathom_model::{
     FolderOptions, GenerationConfig, Init, LlamaSizes, Model, Moe, Quantization, SaveOptions, Spec,
     TrainableWeights, initialise, load, open, save_hf,
 };
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{BlockFormat, Category, DType, Device, Machine, Meta};
 use fathom_train::parallel::Sharding;
 use fathom_train::{Base, Checkpoints, Goal, InStep, Progress, Trainer, frozen, open_state_disk};
@@ -82,13 +82,13 @@ fn trainer(device: &Device, case: &Case, how: How<'_>) -> (Trainer, InStep) {
 }
 
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct StepResults {
     steps: Vec<[u32; 2]>,
     /// The trained weights.
     weights: Vec<(String, Vec<u8>)>,
 }
 
-fn train(device: &Device, case: &Case, how: How<'_>) -> (Seen, [u64; 2]) {
+fn train(device: &Device, case: &Case, how: How<'_>) -> (StepResults, [u64; 2]) {
     let (mut trainer, in_step) = trainer(device, case, how);
     let params = device.pool.usage().by_category[Category::Params];
     let batches = batches(device, case, 4);
@@ -100,7 +100,7 @@ fn train(device: &Device, case: &Case, how: How<'_>) -> (Seen, [u64; 2]) {
     trainer.params.settle(device);
     let trained = trainer.params.iter().filter(|(_, param)| param.trainable);
     let weights = trained.map(|(_, param)| (param.name.clone(), param.value.bytes(device))).collect();
-    (Seen { steps, weights }, [params, device.pool.usage().peak_reserved])
+    (StepResults { steps, weights }, [params, device.pool.usage().peak_reserved])
 }
 
 #[track_caller]
@@ -119,7 +119,7 @@ fn check(case: Case, format: BlockFormat, places: fn() -> Places, on_disk: bool)
             assert!(found[0] < whole[0], "{at}: {} of {} bytes of weights", found[0], whole[0]);
         }
         let machine = Meta::new(Cpu::new(1, None).profile().clone());
-        let mesh = Mesh::new(case.grid, Box::new(Imagined::new(rank, case.grid.ranks())));
+        let mesh = Mesh::new(case.grid, Box::new(CountingLink::new(rank, case.grid.ranks())));
         let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
         let how = How { folder: folders[0].path(), format: Some(format), places, on_disk };
         assert_eq!(train(&device, &case, how).1, *found, "{at}: plan of rank {rank}");

@@ -11,7 +11,7 @@ use fathom_model::{
     Adapter, AdapterMethod, Caps, FolderOptions, GenerationConfig, Init, LlamaSizes, Model, Moe, RoundTo,
     SaveOptions, Spec, initialise, load, open, save_hf_rounded,
 };
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, FourBits, Machine, Meta};
 use fathom_train::parallel::Sharding;
 use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Trainer, plan};
@@ -177,7 +177,7 @@ fn sharing_changes_no_bit_and_the_plan_is_exact() {
             let ranks = every_rank(case, &train);
             for (rank, (_, peak)) in ranks.iter().enumerate() {
                 let machine = Meta::new(Cpu::new(1, None).profile().clone());
-                let mesh = Mesh::new(case.grid, Box::new(Imagined::new(rank, case.grid.ranks())));
+                let mesh = Mesh::new(case.grid, Box::new(CountingLink::new(rank, case.grid.ranks())));
                 let planned = train(&Device::on_mesh(Arc::new(machine), 1 << 28, mesh)).1;
                 assert_eq!(planned, *peak, "{to:?}, {sharding:?}: rank {rank}");
             }

@@ -128,7 +128,7 @@ impl Hooks for Watch<'_> {
 /// Outcome on the first rank, each run's steps, the warnings, and each run's bytes in memory and outside of it, planned
 /// and measured.
 #[derive(Debug)]
-struct Seen {
+struct SeveralResults {
     outcome: Outcome,
     steps: Vec<Vec<String>>,
     warnings: Vec<String>,
@@ -136,13 +136,13 @@ struct Seen {
 }
 
 /// Runs them on all ranks to their end, or until the first has taken `stop_at` steps.
-fn run(folder: &Path, recipes: &[&Recipe], stop_at: Option<u64>) -> Seen {
+fn run(folder: &Path, recipes: &[&Recipe], stop_at: Option<u64>) -> SeveralResults {
     let grid = stage::ranks(recipes[0], 0).unwrap().grid;
     let on_rank = |device: &Device| rank(device, folder, recipes, stop_at);
     every_rank(Case { grid, ..ONE }, &on_rank).remove(0)
 }
 
-fn rank(device: &Device, folder: &Path, recipes: &[&Recipe], stop_at: Option<u64>) -> Seen {
+fn rank(device: &Device, folder: &Path, recipes: &[&Recipe], stop_at: Option<u64>) -> SeveralResults {
     let (machine, mesh) = (device.machine.clone(), device.mesh.clone());
     let device = &Device::on_mesh(machine, recipes[0].machine.memory_bytes.unwrap_or(1 << 28), mesh);
     let stop = Arc::new(AtomicBool::new(false));
@@ -195,7 +195,7 @@ fn rank(device: &Device, folder: &Path, recipes: &[&Recipe], stop_at: Option<u64
         let steps = events.iter().filter(|event| event["event"] == "step");
         steps.map(|step| format!("{} {}", step["loss_bits"], step["grad_norm"])).collect()
     };
-    Seen {
+    SeveralResults {
         outcome,
         steps: folders.iter().map(steps).collect(),
         warnings: watches.iter().flat_map(|watch| watch.warnings.clone()).collect(),
@@ -284,7 +284,7 @@ fn are_as_alone(grid: Grid, is_cut: bool, change: &dyn Fn(&mut Recipe)) -> Vec<u
     let recipes = recipes(folder.path(), grid, change);
     let both: Vec<&Recipe> = recipes.iter().collect();
     let at = |name: &str| folder.path().join(name);
-    let Seen { outcome, steps, warnings, bytes } = run(&at("both"), &both, None);
+    let SeveralResults { outcome, steps, warnings, bytes } = run(&at("both"), &both, None);
     // The first step of each matches its plan, which includes the other's memory.
     assert!(warnings.is_empty(), "{grid} {warnings:?}");
     assert!(outcome == Outcome::Finished && steps[0] != steps[1] && steps[0].len() > 4);

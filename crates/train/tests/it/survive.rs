@@ -17,7 +17,7 @@ use fathom_train::{
     Hooks, Outcome, Run, RunParts, Stores, Trainer, fault, open_state_disk, rank_folder, stage,
 };
 
-use crate::Made;
+use crate::ResultCache;
 
 const STEPS: u64 = 8;
 pub const VOCAB: usize = 96;
@@ -99,7 +99,7 @@ impl Hooks for Watch<'_> {
 
 /// Results of a rank's run.
 #[derive(Debug)]
-pub struct Seen {
+pub struct RankResults {
     pub ended: Result<Outcome, String>,
     warnings: Vec<String>,
     pub losses: Vec<(u64, u32)>,
@@ -132,7 +132,7 @@ pub fn parts<'a>(
 }
 
 /// Runs a recipe on all its ranks; `stop_at` asks one rank to stop after a step.
-pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec<Seen> {
+pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec<RankResults> {
     let grid = stage::ranks(recipe, 0).unwrap().grid;
     let deadline = Duration::from_secs_f64(recipe.mesh.timeout_s);
     let one = |seat: Seat| {
@@ -163,7 +163,7 @@ pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec
         if let (Err(error), Some(link)) = (&ended, mesh.link()) {
             link.abort(error);
         }
-        let mut seen = Seen {
+        let mut seen = RankResults {
             ended,
             warnings: watch.warnings,
             losses: vec![],
@@ -191,7 +191,7 @@ pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec
 }
 
 /// A run with faults, in its own folder.
-fn with(mesh: MeshTable, checkpoint: Checkpoint, fault: &str) -> Vec<Seen> {
+fn with(mesh: MeshTable, checkpoint: Checkpoint, fault: &str) -> Vec<RankResults> {
     let folder = tempfile::tempdir().unwrap();
     write_store(&folder.path().join("store"));
     let mut recipe = recipe(folder.path(), mesh, checkpoint);
@@ -205,7 +205,7 @@ fn calm(grid: Grid) -> Vec<(u64, u32)> {
 }
 
 fn calm_with(table: MeshTable) -> Vec<(u64, u32)> {
-    static MADE: Made<Vec<(u64, u32)>> = Made::new();
+    static MADE: ResultCache<Vec<(u64, u32)>> = ResultCache::new();
     let table = MeshTable { restarts: 0, ..table };
     MADE.get(format!("{table:?}"), || {
         let mut seen = with(table, no_saves(), "");
@@ -359,7 +359,7 @@ fn a_run_goes_on_under_another_mesh() {
         let only_last = Checkpoint { every_s: None, ..Checkpoint::default() };
         let mut recipe = recipe(folder.path(), mesh(before, 0), only_last);
         recipe.machine.fault = Some("term rank 0 at step 3".into());
-        let ended = |seen: &[Seen], outcome| seen.iter().all(|rank| rank.ended == Ok(outcome));
+        let ended = |seen: &[RankResults], outcome| seen.iter().all(|rank| rank.ended == Ok(outcome));
         let seen = run(folder.path(), &recipe, None);
         assert!(ended(&seen, Outcome::Interrupted), "{before}: {seen:?}");
         recipe.mesh = mesh(after, 0);

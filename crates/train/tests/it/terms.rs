@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fathom_grad::{CrossEntropyLoss, EntropyLoss, LossTerm, Tile, TileLoss};
-use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta, Tensor, VocabularyShare};
 use fathom_train::{Goal, InStep, MicroBatch, Objective, WeightedLoss};
 
@@ -167,7 +167,7 @@ fn a_new_loss_is_the_same_on_every_mesh_alone_and_added() {
             for (rank, found) in ranks.iter().enumerate() {
                 close(&format!("{grid}"), &found.0, &one, 5e-5);
                 let machine = Meta::new(fathom_cpu::Cpu::new(1, None).profile().clone());
-                let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+                let mesh = Mesh::new(grid, Box::new(CountingLink::new(rank, grid.ranks())));
                 let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
                 assert_eq!(
                     train(&device, &case, &how(&case, &objective)).1,

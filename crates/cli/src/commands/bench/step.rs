@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use fathom_app::crew::{self, Crew};
-use fathom_app::machine::Opened;
+use fathom_app::machine::RankGpu;
 use fathom_app::plan::flops;
 use fathom_app::{Job, RankPlace, resources};
 use fathom_base::rss::PeakAnonymous;
-use fathom_cpu::Counting;
+use fathom_cpu::CountingAllocator;
 use fathom_cuda::{Cuda, Graphs};
 use fathom_tensor::Device;
 use fathom_train::Workload;
@@ -90,7 +90,7 @@ struct Gpu {
 
 impl Gpu {
     fn open(job: &Job) -> Result<Option<Gpu>> {
-        let Some(Opened { machine: cuda, budget }) = job.machine.gpu(RankPlace::ALONE)? else {
+        let Some(RankGpu { machine: cuda, budget }) = job.machine.gpu(RankPlace::ALONE)? else {
             return Ok(None);
         };
         let free = cuda.driver().memory()?.0;
@@ -187,7 +187,7 @@ fn lead(
     }
     let (before, waited_s) = (subject.trainer.disk_traffic(), device.mesh.traffic().wait_s);
     let sampler = Sampler::start();
-    Counting::reset_peak();
+    CountingAllocator::reset_peak();
     let mut steps = 0;
     let mut work = || {
         subject.trainer.counters.reset(false);
@@ -198,7 +198,7 @@ fn lead(
     let timed = if args.once { measure_once(&mut work) } else { measure(repeat, &mut work) };
     subject.check()?;
     let after = subject.trainer.disk_traffic();
-    let untracked = Counting::peak_since_reset();
+    let untracked = CountingAllocator::peak_since_reset();
     let peak_rss = sampler.stop();
     let (usage, planned) = (device.pool.usage(), &subject.plan.usage);
     let (table, profile) = (&recipe.stage[index], device.machine.profile());

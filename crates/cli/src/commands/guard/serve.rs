@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use fathom_app::Machine;
-use fathom_app::serve::{Around, serve_checks};
-use fathom_serve::Listening;
+use fathom_app::serve::{ServerLinks, serve_checks};
+use fathom_serve::ServerAddresses;
 
 use crate::args::GuardServe;
 use crate::listen::Plain;
@@ -24,8 +24,9 @@ pub fn run(args: &GuardServe) -> Result<()> {
         addresses.iter().for_each(|at| outln!("judging at {scheme}://{at}/v1/checks"))
     };
     let tls = args.tls_cert.clone().zip(args.tls_key.clone());
-    let at = Listening { host: args.host.clone(), port: args.port, admin_port: None, tls };
-    let around = Around { stop: &stop, log: crate::commands::serve::log(), heard: &heard, events: &listener };
+    let at = ServerAddresses { host: args.host.clone(), port: args.port, admin_port: None, tls };
+    let around =
+        ServerLinks { stop: &stop, log: crate::commands::serve::log(), heard: &heard, events: &listener };
     let version = version::long().lines().next().unwrap_or_default().to_string();
     Ok(serve_checks((&args.config, &machine), (&at, args.api_key_file.as_deref()), &version, &around)?)
 }

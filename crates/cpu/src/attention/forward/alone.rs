@@ -7,7 +7,7 @@ use super::super::Rows;
 use fathom_tensor::PageFormat;
 
 use super::super::pack::{self, Pack, View};
-use super::super::pages::Unpacking;
+use super::super::pages::PackedRows;
 use super::super::shape::{KEYS, SUB};
 use super::super::simd::LANES;
 use super::super::unit::Unit;
@@ -62,7 +62,7 @@ impl<U: Unit> Tile<'_, U> {
         };
         if op.mask.format() != PageFormat::Plain {
             let to = self.at::<u32>(self.pass.layout.k).add(self.part() * depth).cast();
-            U::unpack_pages(&Unpacking {
+            U::unpack_pages(&PackedRows {
                 from: pack.from,
                 first: pack.first,
                 rows: there,

@@ -78,19 +78,19 @@ pub fn problem(elem: Elem, tokens: usize, heads: usize, kv_heads: usize, head_di
 }
 
 /// A tensor as bytes, with a row stride larger than the row.
-struct Strided {
+struct StridedTensor {
     data: Vec<u8>,
     stride: usize,
     width: usize,
     elem: Elem,
 }
 
-impl Strided {
+impl StridedTensor {
     fn mat(&self) -> Mat {
         Mat { ptr: self.data.as_ptr(), elem: self.elem, stride: self.stride }
     }
 
-    fn new(values: &[f32], width: usize, elem: Elem) -> Strided {
+    fn new(values: &[f32], width: usize, elem: Elem) -> StridedTensor {
         let stride = width + 8;
         let mut data = vec![0xff; values.len() / width * stride * elem.bytes()];
         for (at, x) in values.iter().enumerate() {
@@ -100,7 +100,7 @@ impl Strided {
                 Elem::Bf16 => data[at..at + 2].copy_from_slice(&x.to_le_bytes()[2..]),
             }
         }
-        Strided { data, stride, width, elem }
+        StridedTensor { data, stride, width, elem }
     }
 
     fn rows(&self) -> Rows {
@@ -126,8 +126,8 @@ impl Strided {
 }
 
 impl Problem {
-    fn mask(&self) -> Masking<'_> {
-        Masking { slices: &self.slices, pos_q: &self.pos_q, pos_k: &self.pos_k, pages: None }
+    fn mask(&self) -> MaskOperands<'_> {
+        MaskOperands { slices: &self.slices, pos_q: &self.pos_q, pos_k: &self.pos_k, pages: None }
     }
 
     /// Forward and backward.
@@ -158,9 +158,9 @@ impl Problem {
         let (shape, elem) = (self.shape, self.elem);
         let (qw, kw) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
         let pool = Threads::new(threads);
-        let [q, dout] = [&self.q, &self.dout].map(|x| Strided::new(x, qw, elem));
-        let [k, v] = [&self.k, &self.v].map(|x| Strided::new(x, kw, elem));
-        let mut out = Strided::new(&vec![7.0; self.q.len()], qw, elem);
+        let [q, dout] = [&self.q, &self.dout].map(|x| StridedTensor::new(x, qw, elem));
+        let [k, v] = [&self.k, &self.v].map(|x| StridedTensor::new(x, kw, elem));
+        let mut out = StridedTensor::new(&vec![7.0; self.q.len()], qw, elem);
         let mut lse = vec![7.0; shape.q_tokens * shape.heads];
         // The workspace is filled with NaN, whose contents must not matter; nothing may be written beyond its end.
         let (bytes_forward, bytes_backward) = bytes(threads, self.slices.len());
@@ -185,8 +185,8 @@ impl Problem {
             Forward { shape, elem, options, mask, q, k, v, sinks, bias, out: to, lse: sums, resume };
         forward(&pool, &forward_pass, work.as_mut_ptr());
         assert!(intact(&work), "forward wrote behind its workspace: {shape:?}");
-        let mut dq = Strided::new(&vec![7.0; self.q.len()], qw, elem);
-        let [mut dk, mut dv] = [&self.k, &self.v].map(|x| Strided::new(&vec![7.0; x.len()], kw, elem));
+        let mut dq = StridedTensor::new(&vec![7.0; self.q.len()], qw, elem);
+        let [mut dk, mut dv] = [&self.k, &self.v].map(|x| StridedTensor::new(&vec![7.0; x.len()], kw, elem));
         let mut work = workspace(bytes_backward);
         let backward_pass = Backward {
             shape,
@@ -213,7 +213,13 @@ impl Problem {
     }
 
     /// The gradients of the sinks; zeros without sinks.
-    fn sink_gradients(&self, pool: &Threads, out: &Strided, dout: &Strided, lse: &[f32]) -> Vec<f32> {
+    fn sink_gradients(
+        &self,
+        pool: &Threads,
+        out: &StridedTensor,
+        dout: &StridedTensor,
+        lse: &[f32],
+    ) -> Vec<f32> {
         let Shape { q_tokens: rows, heads, head_dim, .. } = self.shape;
         let mut sums = vec![0.0; heads];
         if let Some(sinks) = &self.sinks {

@@ -141,8 +141,8 @@ pub fn run_in_pages(p: &Problem, isa: Isa, threads: usize, format: PageFormat) -
     let [q_width, k_width] = [shape.heads, shape.kv_heads].map(|heads| heads * shape.head_dim);
     let (k, v, pages) = paged(p, &[7, 2, 5, 0, 3, 6, 1, 4]);
     let pool = Threads::new(threads);
-    let q = Strided::new(&p.q, q_width, elem);
-    let [k, v] = [&k, &v].map(|rows| Strided::new(rows, k_width, elem));
+    let q = StridedTensor::new(&p.q, q_width, elem);
+    let [k, v] = [&k, &v].map(|rows| StridedTensor::new(rows, k_width, elem));
     let out_bytes = shape.kv_heads * format.head_bytes(shape.head_dim, fathom_tensor::DType::F32) + 3;
     let packed = [&k, &v].map(|x| {
         let rows = x.data.len() / x.stride / elem.bytes();
@@ -161,7 +161,7 @@ pub fn run_in_pages(p: &Problem, isa: Isa, threads: usize, format: PageFormat) -
     } else {
         packed.each_ref().map(|rows| Rows { data: rows.as_ptr(), stride: out_bytes })
     };
-    let mut out = Strided::new(&vec![7.0; p.q.len()], q_width, elem);
+    let mut out = StridedTensor::new(&vec![7.0; p.q.len()], q_width, elem);
     let mut lse = vec![7.0; shape.q_tokens * shape.heads];
     let bytes = workspace_bytes_forward(isa, threads, &shape, elem, p.slices.len());
     let mut work = [vec![0xffu8; bytes], vec![0xa5; 256]].concat();
@@ -169,7 +169,7 @@ pub fn run_in_pages(p: &Problem, isa: Isa, threads: usize, format: PageFormat) -
         shape,
         elem,
         options: p.options,
-        mask: Masking { pages: Some(Paging { pages: &pages, format }), ..p.mask() },
+        mask: MaskOperands { pages: Some(PageTable { pages: &pages, format }), ..p.mask() },
         q: q.rows(),
         k,
         v,

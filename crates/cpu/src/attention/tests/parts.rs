@@ -9,11 +9,11 @@ fn run_in_parts(p: &Problem, isa: Isa, parts: &[Range<usize>]) -> Results {
     let (shape, elem) = (p.shape, p.elem);
     let (qw, kw) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
     let pool = Threads::new(2);
-    let [q, dout] = [&p.q, &p.dout].map(|x| Strided::new(x, qw, elem));
-    let mut out = Strided::new(&vec![7.0; p.q.len()], qw, Elem::F32);
+    let [q, dout] = [&p.q, &p.dout].map(|x| StridedTensor::new(x, qw, elem));
+    let mut out = StridedTensor::new(&vec![7.0; p.q.len()], qw, Elem::F32);
     let mut lse = vec![7.0; shape.q_tokens * shape.heads];
     let part = |keys: &Range<usize>| {
-        let [k, v] = [&p.k, &p.v].map(|x| Strided::new(&x[keys.start * kw..keys.end * kw], kw, elem));
+        let [k, v] = [&p.k, &p.v].map(|x| StridedTensor::new(&x[keys.start * kw..keys.end * kw], kw, elem));
         let moved = |slice: &Slice| {
             let at = |key: i64| (key - keys.start as i64).clamp(0, keys.len() as i64);
             Slice { k_start: at(slice.k_start), k_end: at(slice.k_end), ..*slice }
@@ -25,7 +25,8 @@ fn run_in_parts(p: &Problem, isa: Isa, parts: &[Range<usize>]) -> Results {
         let (k, v, slices, shape) = part(keys);
         let mut work = vec![0xffu8; workspace_bytes_forward(isa, 2, &shape, elem, slices.len())];
         let last = index + 1 == parts.len();
-        let mask = Masking { slices: &slices, pos_q: &p.pos_q, pos_k: &p.pos_k[keys.clone()], pages: None };
+        let mask =
+            MaskOperands { slices: &slices, pos_q: &p.pos_q, pos_k: &p.pos_k[keys.clone()], pages: None };
         let (options, [q, k, v]) = (p.options, [q.rows(), k.rows(), v.rows()]);
         let (sinks, to) = (p.sinks.as_deref().filter(|_| last), out.rows_mut());
         let (sums, resume) = (lse.as_mut_ptr(), index > 0);
@@ -34,19 +35,24 @@ fn run_in_parts(p: &Problem, isa: Isa, parts: &[Range<usize>]) -> Results {
         // SAFETY: the buffers have the extents.
         unsafe { forward(&pool, isa, &op, work.as_mut_ptr()) }
     }
-    let narrow = Strided::new(&rounded(&out.values(), elem), qw, elem);
-    let mut dq = Strided::new(&vec![7.0; p.q.len()], qw, Elem::F32);
+    let narrow = StridedTensor::new(&rounded(&out.values(), elem), qw, elem);
+    let mut dq = StridedTensor::new(&vec![7.0; p.q.len()], qw, Elem::F32);
     let [mut dk, mut dv] = [vec![0.0; p.k.len()], vec![0.0; p.v.len()]];
     for (index, keys) in parts.iter().enumerate() {
         let (k, v, slices, shape) = part(keys);
         let mut work = vec![0xffu8; workspace_bytes_backward(isa, 2, &shape, elem, slices.len())];
         let [mut dk_part, mut dv_part] =
-            [(); 2].map(|()| Strided::new(&vec![7.0; keys.len() * kw], kw, Elem::F32));
+            [(); 2].map(|()| StridedTensor::new(&vec![7.0; keys.len() * kw], kw, Elem::F32));
         let op = Backward {
             shape,
             elem,
             options: p.options,
-            mask: Masking { slices: &slices, pos_q: &p.pos_q, pos_k: &p.pos_k[keys.clone()], pages: None },
+            mask: MaskOperands {
+                slices: &slices,
+                pos_q: &p.pos_q,
+                pos_k: &p.pos_k[keys.clone()],
+                pages: None,
+            },
             q: q.rows(),
             k: k.rows(),
             v: v.rows(),

@@ -44,19 +44,20 @@ fn activations_and_their_gradients_agree_with_f64() {
         for (elem, gated) in [(Elem::F32, false), (Elem::F32, true), (Elem::Bf16, false), (Elem::Bf16, true)]
         {
             // Covers the functions' curved range, and avoids the kink of relu.
-            let random = Stored::random(rows, 2 * cols, elem, 1);
-            let x = Stored::new(rows, 2 * cols, elem, |row, col| random.get(row, col) as f32 * 3.0 + 1e-3);
-            let dy = Stored::random(rows, cols, elem, 2);
-            let blank = Stored::blank(rows, 2 * cols, elem);
+            let random = PaddedMatrix::random(rows, 2 * cols, elem, 1);
+            let x =
+                PaddedMatrix::new(rows, 2 * cols, elem, |row, col| random.get(row, col) as f32 * 3.0 + 1e-3);
+            let dy = PaddedMatrix::random(rows, cols, elem, 2);
+            let blank = PaddedMatrix::blank(rows, 2 * cols, elem);
             let mut bits = Bits::default();
             let (gate, up) = (x.mat(0), gated.then(|| x.right_of(cols)));
             let up_at = |row: usize, col: usize| if gated { x.get(row, cols + col) } else { 1.0 };
             places(|place| {
-                let mut out = Stored::blank(rows, cols, elem);
+                let mut out = PaddedMatrix::blank(rows, cols, elem);
                 let op = Activate { kind, rows, cols, gate, up, out: out.mat_mut(0) };
-                // SAFETY: the operands are `Stored`s of these extents; likewise below.
+                // SAFETY: the operands are `PaddedMatrix`s of these extents; likewise below.
                 unsafe { activate(place, &op) };
-                let before = Stored::blank(rows, cols, elem);
+                let before = PaddedMatrix::blank(rows, cols, elem);
                 out.check("activate", &before, 1e-6, |row, col| {
                     function(kind, x.get(row, col)) * up_at(row, col)
                 });
@@ -85,7 +86,7 @@ fn activations_and_their_gradients_agree_with_f64() {
 }
 
 struct Entropy {
-    logits: Stored,
+    logits: PaddedMatrix,
     labels: Vec<i32>,
     weights: Vec<f32>,
     scale: f32,
@@ -129,11 +130,11 @@ impl Entropy {
         place: Place<'_>,
         (cuts, measured): (&[usize], bool),
         gradient: Option<Elem>,
-    ) -> (Stored, Stored) {
+    ) -> (PaddedMatrix, PaddedMatrix) {
         let rows = self.labels.len();
-        let mut values = Stored::blank(4, rows, Elem::F32);
+        let mut values = PaddedMatrix::blank(4, rows, Elem::F32);
         let mut logits = self.logits.clone();
-        let mut dlogits = Stored::blank(rows, logits.cols, gradient.unwrap_or(logits.elem));
+        let mut dlogits = PaddedMatrix::blank(rows, logits.cols, gradient.unwrap_or(logits.elem));
         for cut in cuts.windows(2) {
             let at = |from: MatMut| MatMut { ptr: from.ptr.wrapping_add(4 * cut[0]), ..from };
             let to = if gradient.is_some() { dlogits.mat_mut(cut[0]) } else { logits.mat_mut(cut[0]) };
@@ -154,7 +155,7 @@ impl Entropy {
                     at(MatMut { ptr: all.ptr.wrapping_add(4 * 2 * all.stride), ..all })
                 }),
             };
-            // SAFETY: the operands are `Stored`s of these extents.
+            // SAFETY: the operands are `PaddedMatrix`s of these extents.
             unsafe { cross_entropy(place, &op) };
         }
         (values, if gradient.is_some() { dlogits } else { logits })
@@ -170,7 +171,7 @@ fn cross_entropy_agrees_with_f64() {
             [(1.0, 0.0, 0.0), (3.0, 0.0, 1e-2), (0.5, 1.5, 1e-3), (20.0, 30.0, 0.0)]
         {
             // In bf16 or under a cap several logits may be the largest; the first of them counts.
-            let logits = Stored::random(rows, vocab, elem, 5);
+            let logits = PaddedMatrix::random(rows, vocab, elem, 5);
             let largest = |row: usize| {
                 let most = (0..vocab).map(|col| logits.get(row, col)).fold(f64::NEG_INFINITY, f64::max);
                 (0..vocab).position(|col| logits.get(row, col) == most).unwrap() as i32
@@ -190,7 +191,7 @@ fn cross_entropy_agrees_with_f64() {
                     let cut = case.run(place, (&[0, 1, 5, rows], true), gradient);
                     assert!(cut.0 == values && cut.1 == dlogits);
                     let (plain, alone) = case.run(place, (&[0, rows], false), gradient);
-                    let of_loss = |values: &Stored| -> Vec<f64> {
+                    let of_loss = |values: &PaddedMatrix| -> Vec<f64> {
                         (0..2)
                             .flat_map(|row| (0..rows).map(move |i| (row, i)))
                             .map(|(row, i)| values.get(row, i))
@@ -203,8 +204,8 @@ fn cross_entropy_agrees_with_f64() {
                     let both = [&values.bytes[..], &dlogits.bytes[..]].concat();
                     bits.check("cross entropy", place.isa, &both);
                     let value = |row: usize, i: usize| want[i].0[row];
-                    values.check("cross entropy", &Stored::blank(4, rows, Elem::F32), 1e-6, value);
-                    let blank = Stored::blank(rows, vocab, dlogits.elem);
+                    values.check("cross entropy", &PaddedMatrix::blank(4, rows, Elem::F32), 1e-6, value);
+                    let blank = PaddedMatrix::blank(rows, vocab, dlogits.elem);
                     let before = if gradient.is_some() { &blank } else { &case.logits };
                     dlogits.check("dlogits", before, 1e-6 * scale as f64, |row, i| want[row].1[i]);
                 });
@@ -218,7 +219,7 @@ fn cross_entropy_agrees_with_f64() {
 fn measures_of_parts_are_those_of_the_whole() {
     let (vocab, labels) = (96, vec![0i32, 40, 50, 95, -1, 64, 63]);
     let rows = labels.len();
-    let logits = Stored::new(rows, vocab, Elem::F32, |row, col| match row {
+    let logits = PaddedMatrix::new(rows, vocab, Elem::F32, |row, col| match row {
         0 | 1 => 0.0,
         2 => {
             if col == 50 || col == 90 {
@@ -245,9 +246,9 @@ fn measures_of_parts_are_those_of_the_whole() {
     });
     let hits = [1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0];
     places(|place| {
-        let mut whole = Stored::blank(3, rows, Elem::F32);
-        let mut parts = Stored::blank(3, rows, Elem::F32);
-        let mut stats = Stored::blank(8, rows, Elem::F32);
+        let mut whole = PaddedMatrix::blank(3, rows, Elem::F32);
+        let mut parts = PaddedMatrix::blank(3, rows, Elem::F32);
+        let mut stats = PaddedMatrix::blank(8, rows, Elem::F32);
         let below =
             |all: MatMut, row: usize| MatMut { ptr: all.ptr.wrapping_add(4 * row * all.stride), ..all };
         let run = |(first, width): (usize, usize), to: MatMut, spread: Option<VocabShard>| {
@@ -266,7 +267,7 @@ fn measures_of_parts_are_those_of_the_whole() {
                 spread,
                 measures: Some(below(to, 1)),
             };
-            // SAFETY: the operands are `Stored`s of these extents.
+            // SAFETY: the operands are `PaddedMatrix`s of these extents.
             unsafe { cross_entropy(place, &op) };
         };
         run((0, vocab), whole.mat_mut(0), None);
@@ -290,13 +291,15 @@ fn distances_agree_with_f64() {
     let (rows, cols) = (5, 77);
     let (labels, weights) = ([3, -1, 0, 9, 1], [0.5, 1.0, 2.0, 0.0, 1.5]);
     for elem in ELEMS {
-        let (x, target) = (Stored::random(rows, cols, elem, 1), Stored::random(rows, cols, elem, 2));
+        let (x, target) =
+            (PaddedMatrix::random(rows, cols, elem, 1), PaddedMatrix::random(rows, cols, elem, 2));
         for distance in [Distance::Mse, Distance::Cosine] {
             for in_place in [false, true] {
                 let mut bits = Bits::default();
                 places(|place| {
-                    let mut loss = Stored::blank(1, rows, Elem::F32);
-                    let mut dx = if in_place { target.clone() } else { Stored::blank(rows, cols, elem) };
+                    let mut loss = PaddedMatrix::blank(1, rows, Elem::F32);
+                    let mut dx =
+                        if in_place { target.clone() } else { PaddedMatrix::blank(rows, cols, elem) };
                     let to = dx.mat_mut(0);
                     let op = RowDistance {
                         distance,
@@ -309,7 +312,7 @@ fn distances_agree_with_f64() {
                         loss: loss.mat_mut(0),
                         dx: to,
                     };
-                    // SAFETY: the operands are `Stored`s of these extents.
+                    // SAFETY: the operands are `PaddedMatrix`s of these extents.
                     unsafe { row_distance(place, &op) };
                     bits.check("distance", place.isa, &[&loss.bytes[..], &dx.bytes[..]].concat());
                     let sum = |row: usize, of: &dyn Fn(f64, f64) -> f64| -> f64 {
@@ -333,8 +336,11 @@ fn distances_agree_with_f64() {
                             Distance::Cosine => by * (cosine(row) * x / of_x - t / of_t) / of_x,
                         }
                     };
-                    loss.check("distance", &Stored::blank(1, rows, Elem::F32), 1e-6, |_, row| want(row));
-                    let before = if in_place { target.clone() } else { Stored::blank(rows, cols, elem) };
+                    loss.check("distance", &PaddedMatrix::blank(1, rows, Elem::F32), 1e-6, |_, row| {
+                        want(row)
+                    });
+                    let before =
+                        if in_place { target.clone() } else { PaddedMatrix::blank(rows, cols, elem) };
                     dx.check("its gradient", &before, 1e-6, slope);
                 });
             }
@@ -346,7 +352,7 @@ fn distances_agree_with_f64() {
 #[should_panic(expected = "label 9 at 1 is not below 8")]
 fn a_label_beyond_the_vocabulary_is_named() {
     let case = Entropy {
-        logits: Stored::random(2, 8, Elem::F32, 1),
+        logits: PaddedMatrix::random(2, 8, Elem::F32, 1),
         labels: vec![7, 9],
         weights: vec![1.0; 2],
         scale: 1.0,

@@ -42,7 +42,7 @@ fn nearest(codes: &[f64], x: f64) -> f64 {
 }
 
 /// Expected output of the kernel.
-fn expected(how: Narrow, block: Option<[usize; 2]>, x: &Stored) -> Vec<f32> {
+fn expected(how: Narrow, block: Option<[usize; 2]>, x: &PaddedMatrix) -> Vec<f32> {
     let codes = codes(how.element);
     let [high, wide] = block.unwrap_or([x.rows, x.cols]);
     let mut out = vec![0.0; x.rows * x.cols];
@@ -67,12 +67,12 @@ fn expected(how: Narrow, block: Option<[usize; 2]>, x: &Stored) -> Vec<f32> {
     out
 }
 
-fn values(x: &Stored) -> Vec<f32> {
+fn values(x: &PaddedMatrix) -> Vec<f32> {
     (0..x.rows).flat_map(|row| (0..x.cols).map(move |col| x.get(row, col) as f32)).collect()
 }
 
-fn round(place: Place<'_>, how: Narrow, scale: Scale, x: &Stored, elem: Elem) -> Vec<f32> {
-    let mut out = Stored::new(x.rows, x.cols, elem, |_, _| 9.0);
+fn round(place: Place<'_>, how: Narrow, scale: Scale, x: &PaddedMatrix, elem: Elem) -> Vec<f32> {
+    let mut out = PaddedMatrix::new(x.rows, x.cols, elem, |_, _| 9.0);
     let call = Round { how, rows: x.rows, cols: x.cols, scale, x: x.mat(0), out: out.mat_mut(0) };
     // SAFETY: both have the rows and columns named.
     unsafe { narrow(place, &call) };
@@ -104,7 +104,8 @@ fn every_code_and_every_middle_between_two() {
         let all: Vec<f32> = pairs.chain(far).flat_map(|x| [x, -x]).chain([f32::NAN, f32::INFINITY]).collect();
         for exponent in [0, -20, 17] {
             let scale = 2f32.powi(exponent);
-            let x = Stored::new(1, all.len(), Elem::F32, |_, col| all.get(col).map_or(0.0, |x| x * scale));
+            let x =
+                PaddedMatrix::new(1, all.len(), Elem::F32, |_, col| all.get(col).map_or(0.0, |x| x * scale));
             let how = Narrow { element, blocks: Blocks::Tensor, rule: ScaleRule::Covers };
             let wanted: Vec<f32> = values(&x)
                 .iter()
@@ -128,7 +129,7 @@ fn every_code_and_every_middle_between_two() {
 fn blocks_of_every_shape() {
     let blocks = [[1, 32], [32, 1], [1, 128], [128, 1], [128, 128]];
     for (elem, [rows, cols]) in [(Elem::F32, [67, 300]), (Elem::Bf16, [131, 45]), (Elem::F32, [1, 1])] {
-        let mut x = Stored::random(rows, cols, elem, 4);
+        let mut x = PaddedMatrix::random(rows, cols, elem, 4);
         for row in 0..rows {
             for col in 0..cols {
                 let power = (row * 7 + col / 32 * 5) % 40;
@@ -160,14 +161,14 @@ fn blocks_of_every_shape() {
 #[test]
 fn largest_magnitudes_are_of_finite_elements() {
     for elem in ELEMS {
-        let mut x = Stored::random(70, 141, elem, 9);
+        let mut x = PaddedMatrix::random(70, 141, elem, 9);
         x.set(3, 5, f32::NEG_INFINITY);
         x.set(4, 5, f32::NAN);
         x.set(69, 140, -7.5);
         places(|place| {
             // SAFETY: the rows and columns are those of x.
             assert_eq!(unsafe { largest(place, 70, 141, x.mat(0)) }, 7.5);
-            let mut out = Stored::new(1, 141, Elem::F32, |_, col| if col == 8 { 5.0 } else { 0.0 });
+            let mut out = PaddedMatrix::new(1, 141, Elem::F32, |_, col| if col == 8 { 5.0 } else { 0.0 });
             // SAFETY: as above.
             unsafe { largest_by_column(place, 70, 141, x.mat(0), out.mat_mut(0)) };
             for col in 0..141 {
@@ -180,11 +181,11 @@ fn largest_magnitudes_are_of_finite_elements() {
 }
 
 /// A file written by `oracle/narrow.py`.
-fn golden(name: &str) -> Stored {
+fn golden(name: &str) -> PaddedMatrix {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/narrow/{name}.bf16"));
     let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let value = |at: usize| bf16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32();
-    Stored::new(132, 36, Elem::Bf16, |row, col| if col < 36 { value(row * 36 + col) } else { 0.0 })
+    PaddedMatrix::new(132, 36, Elem::Bf16, |row, col| if col < 36 { value(row * 36 + col) } else { 0.0 })
 }
 
 #[test]

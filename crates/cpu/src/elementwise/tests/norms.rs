@@ -25,10 +25,10 @@ struct Case {
     rows: usize,
     groups: usize,
     width: usize,
-    x: Stored,
-    dy: Stored,
-    weight: Stored,
-    bias: Option<Stored>,
+    x: PaddedMatrix,
+    dy: PaddedMatrix,
+    weight: PaddedMatrix,
+    bias: Option<PaddedMatrix>,
 }
 
 impl Case {
@@ -44,10 +44,10 @@ impl Case {
             rows,
             groups,
             width,
-            x: Stored::random(rows, groups * width, elem, 1),
-            dy: Stored::random(rows, groups * width, elem, 2),
-            weight: Stored::random(1, width, weight, 3),
-            bias: biased.then(|| Stored::random(1, width, weight, 4)),
+            x: PaddedMatrix::random(rows, groups * width, elem, 1),
+            dy: PaddedMatrix::random(rows, groups * width, elem, 2),
+            weight: PaddedMatrix::random(1, width, weight, 3),
+            bias: biased.then(|| PaddedMatrix::random(1, width, weight, 4)),
         }
     }
 
@@ -63,10 +63,10 @@ impl Case {
         })
     }
 
-    fn forward(&self, place: Place<'_>, cuts: &[usize]) -> (Stored, Stored) {
+    fn forward(&self, place: Place<'_>, cuts: &[usize]) -> (PaddedMatrix, PaddedMatrix) {
         let stats_cols = self.groups * if self.kind.centred { 2 } else { 1 };
-        let mut out = Stored::blank(self.rows, self.x.cols, self.x.elem);
-        let mut stats = Stored::blank(self.rows, stats_cols, Elem::F32);
+        let mut out = PaddedMatrix::blank(self.rows, self.x.cols, self.x.elem);
+        let mut stats = PaddedMatrix::blank(self.rows, stats_cols, Elem::F32);
         for cut in cuts.windows(2) {
             let op = Norm {
                 kind: self.kind,
@@ -79,13 +79,13 @@ impl Case {
                 out: out.mat_mut(cut[0]),
                 stats: stats.mat_mut(cut[0]),
             };
-            // SAFETY: the operands are `Stored`s of these extents.
+            // SAFETY: the operands are `PaddedMatrix`s of these extents.
             unsafe { norm(place, &op) }
         }
         (out, stats)
     }
 
-    fn backward(&self, stats: &Stored, rows: [usize; 2]) -> NormBackward {
+    fn backward(&self, stats: &PaddedMatrix, rows: [usize; 2]) -> NormBackward {
         NormBackward {
             kind: self.kind,
             rows: rows[1] - rows[0],
@@ -98,7 +98,7 @@ impl Case {
         }
     }
 
-    fn group(&self, of: &Stored, row: usize, group: usize) -> Vec<f64> {
+    fn group(&self, of: &PaddedMatrix, row: usize, group: usize) -> Vec<f64> {
         (0..self.width).map(|i| of.get(row, group * self.width + i)).collect()
     }
 
@@ -110,7 +110,7 @@ impl Case {
 #[test]
 fn norms_agree_with_f64() {
     for case in Case::all() {
-        let blank = Stored::blank(case.rows, case.x.cols, case.x.elem);
+        let blank = PaddedMatrix::blank(case.rows, case.x.cols, case.x.elem);
         let mut bits = Bits::default();
         places(|place| {
             let (out, stats) = case.forward(place, &[0, case.rows]);
@@ -152,14 +152,14 @@ fn norms_agree_with_f64() {
 #[test]
 fn norm_gradients_agree_with_f64() {
     for case in Case::all() {
-        let before = Stored::random(case.rows, case.x.cols, case.x.elem, 9);
+        let before = PaddedMatrix::random(case.rows, case.x.cols, case.x.elem, 9);
         let (mut bits, mut weight_bits) = (Bits::default(), Bits::default());
         places(|place| {
             let stats = case.forward(place, &[0, case.rows]).1;
             for accumulate in [false, true] {
                 let mut dx = before.clone();
                 let to = dx.mat_mut(0);
-                // SAFETY: the operands are `Stored`s of these extents.
+                // SAFETY: the operands are `PaddedMatrix`s of these extents.
                 unsafe { norm_backward_input(place, &case.backward(&stats, [0, case.rows]), to, accumulate) };
                 if !accumulate {
                     bits.check("norm backward", place.isa, &dx.bytes);
@@ -169,8 +169,8 @@ fn norm_gradients_agree_with_f64() {
                     want[row * case.x.cols + col] + if accumulate { before.get(row, col) } else { 0.0 }
                 });
             }
-            let start = Stored::random(2, case.width, Elem::F32, 11);
-            let mut sums: Vec<Stored> = vec![];
+            let start = PaddedMatrix::random(2, case.width, Elem::F32, 11);
+            let mut sums: Vec<PaddedMatrix> = vec![];
             for cuts in [&[0, case.rows][..], &[0, 128.min(case.rows), case.rows][..]] {
                 let mut sum = start.clone();
                 for cut in cuts.windows(2) {

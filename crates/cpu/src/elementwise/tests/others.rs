@@ -7,12 +7,12 @@ fn additions_copies_and_multiples_agree_with_f64() {
     for (ea, eb, eo) in [(0, 0, 0), (1, 1, 1), (0, 1, 0), (1, 0, 1), (1, 1, 0)]
         .map(|(a, b, o)| (ELEMS[a], ELEMS[b], ELEMS[o]))
     {
-        let (a, b) = (Stored::random(rows, cols, ea, 1), Stored::random(rows, cols, eb, 2));
-        let blank = Stored::blank(rows, cols, eo);
+        let (a, b) = (PaddedMatrix::random(rows, cols, ea, 1), PaddedMatrix::random(rows, cols, eb, 2));
+        let blank = PaddedMatrix::blank(rows, cols, eo);
         places(|place| {
             let mut out = blank.clone();
             let to = out.mat_mut(0);
-            // SAFETY: the operands are `Stored`s of these extents; likewise below.
+            // SAFETY: the operands are `PaddedMatrix`s of these extents; likewise below.
             unsafe { add(place, rows, cols, a.mat(0), b.mat(0), to) };
             out.check("add", &blank, 1e-6, |row, col| a.get(row, col) + b.get(row, col));
             if ea == eo {
@@ -82,7 +82,8 @@ fn a_contiguous_tensor_is_shared_by_the_threads_and_whole() {
 fn sums_agree_with_f64_and_keep_their_bits() {
     let (rows, cols) = (300, 600);
     for elem in ELEMS {
-        let (dy, start) = (Stored::random(rows, cols, elem, 1), Stored::random(1, cols, Elem::F32, 2));
+        let (dy, start) =
+            (PaddedMatrix::random(rows, cols, elem, 1), PaddedMatrix::random(1, cols, Elem::F32, 2));
         let want: Vec<f64> = (0..cols)
             .map(|col| start.get(0, col) + (0..rows).map(|row| dy.get(row, col)).sum::<f64>())
             .collect();
@@ -92,7 +93,7 @@ fn sums_agree_with_f64_and_keep_their_bits() {
                 let mut sums = start.clone();
                 for cut in cuts.windows(2) {
                     let to = sums.mat_mut(0);
-                    // SAFETY: the operands are `Stored`s of these extents.
+                    // SAFETY: the operands are `PaddedMatrix`s of these extents.
                     unsafe { bias_backward(place, cut[1] - cut[0], cols, dy.mat(cut[0]), to) };
                 }
                 bits.check("bias backward", place.isa, &sums.bytes);
@@ -127,14 +128,14 @@ fn rotations_turn_pairs_and_turn_back() {
     let positions = [0, 1, 5, 1000, 70_000, 10_000_000];
     for (head_dim, rot) in [(80, 80), (24, 16), (8, 0), (128, 96)] {
         let inv_freq: Vec<f32> = (0..rot / 2).map(|i| 10_000f32.powf(-2.0 * i as f32 / rot as f32)).collect();
-        let mut table = Stored::blank(rows, rot, Elem::F32);
+        let mut table = PaddedMatrix::blank(rows, rot, Elem::F32);
         for (elem, interleaved) in
             [(Elem::F32, false), (Elem::F32, true), (Elem::Bf16, false), (Elem::Bf16, true)]
         {
-            let x = Stored::random(rows, heads * head_dim, elem, 1);
+            let x = PaddedMatrix::random(rows, heads * head_dim, elem, 1);
             places(|place| {
                 let to = table.mat_mut(0);
-                // SAFETY: the operands are `Stored`s of these extents; likewise below.
+                // SAFETY: the operands are `PaddedMatrix`s of these extents; likewise below.
                 unsafe {
                     rope_table(
                         place,
@@ -142,11 +143,11 @@ fn rotations_turn_pairs_and_turn_back() {
                     )
                 };
                 let angle = |row: usize, i: usize| (positions[row] as f32 * inv_freq[i]) as f64;
-                table.check("rope table", &Stored::blank(rows, rot, Elem::F32), 1e-6, |row, col| {
+                table.check("rope table", &PaddedMatrix::blank(rows, rot, Elem::F32), 1e-6, |row, col| {
                     1.5 * if col < rot / 2 { angle(row, col).cos() } else { angle(row, col - rot / 2).sin() }
                 });
                 for (inverse, accumulate) in [(false, false), (true, false), (false, true)] {
-                    let before = Stored::random(rows, heads * head_dim, elem, 8);
+                    let before = PaddedMatrix::random(rows, heads * head_dim, elem, 8);
                     let mut out = before.clone();
                     let op = Rope {
                         rows,
@@ -192,10 +193,10 @@ fn look_ups_and_their_gradient_agree_with_f64() {
     let ids: Vec<i32> = (0..400).map(|i| i * i % vocab).collect();
     for (table_elem, out_elem) in [(Elem::F32, Elem::F32), (Elem::Bf16, Elem::Bf16), (Elem::F32, Elem::Bf16)]
     {
-        let table = Stored::random(vocab as usize, cols, table_elem, 1);
-        let dy = Stored::random(ids.len(), cols, out_elem, 2);
-        let before = Stored::random(ids.len(), cols, out_elem, 3);
-        let start = Stored::random(vocab as usize, cols, Elem::F32, 4);
+        let table = PaddedMatrix::random(vocab as usize, cols, table_elem, 1);
+        let dy = PaddedMatrix::random(ids.len(), cols, out_elem, 2);
+        let before = PaddedMatrix::random(ids.len(), cols, out_elem, 3);
+        let start = PaddedMatrix::random(vocab as usize, cols, Elem::F32, 4);
         let mut bits = Bits::default();
         places(|place| {
             for accumulate in [false, true] {
@@ -212,7 +213,7 @@ fn look_ups_and_their_gradient_agree_with_f64() {
                     accumulate,
                     first: None,
                 };
-                // SAFETY: the operands are `Stored`s of these extents; likewise below.
+                // SAFETY: the operands are `PaddedMatrix`s of these extents; likewise below.
                 unsafe { embed(place, &op) };
                 out.check("embed", &before, 1e-6, |row, col| {
                     let old = if accumulate { before.get(row, col) } else { 0.0 };
@@ -247,11 +248,11 @@ fn look_ups_and_their_gradient_agree_with_f64() {
 
 #[test]
 fn parts_of_a_table_add_up_to_it() {
-    let (table, ids) = (Stored::random(10, 3, Elem::F32, 1), [9, 0, 4, 5, 5]);
-    let dy = Stored::random(ids.len(), 3, Elem::F32, 2);
+    let (table, ids) = (PaddedMatrix::random(10, 3, Elem::F32, 1), [9, 0, 4, 5, 5]);
+    let dy = PaddedMatrix::random(ids.len(), 3, Elem::F32, 2);
     let place = Place { threads: &Threads::new(1), isa: Isa::Portable };
-    let mut out = Stored::blank(ids.len(), 3, Elem::F32);
-    let zeros = Stored::new(10, 3, Elem::F32, |_, _| 0.0);
+    let mut out = PaddedMatrix::blank(ids.len(), 3, Elem::F32);
+    let zeros = PaddedMatrix::new(10, 3, Elem::F32, |_, _| 0.0);
     let mut dtable = zeros.clone();
     for first in [0, 5] {
         let (from, to) = (table.mat(first), out.mat_mut(0));
@@ -268,13 +269,13 @@ fn parts_of_a_table_add_up_to_it() {
         };
         let back = dtable.mat_mut(first);
         let back = EmbedBackward { ids, vocab, cols, dy: dy.mat(0), scale, dtable: back, first: Some(first) };
-        // SAFETY: the operands are `Stored`s of these extents.
+        // SAFETY: the operands are `PaddedMatrix`s of these extents.
         unsafe {
             embed(place, &op);
             embed_backward(place, &back);
         }
     }
-    let before = Stored::blank(ids.len(), 3, Elem::F32);
+    let before = PaddedMatrix::blank(ids.len(), 3, Elem::F32);
     out.check("embed", &before, 1e-6, |row, col| 2.0 * table.get(ids[row] as usize, col));
     dtable.check("embed backward", &zeros, 1e-6, |row, col| {
         (0..ids.len()).filter(|at| ids[*at] as usize == row).map(|at| 2.0 * dy.get(at, col)).sum()
@@ -284,7 +285,7 @@ fn parts_of_a_table_add_up_to_it() {
 #[test]
 #[should_panic(expected = "embed: id -1 at 2 is not below 4")]
 fn an_id_outside_the_table_is_named() {
-    let (table, mut out) = (Stored::random(4, 2, Elem::F32, 1), Stored::blank(3, 2, Elem::F32));
+    let (table, mut out) = (PaddedMatrix::random(4, 2, Elem::F32, 1), PaddedMatrix::blank(3, 2, Elem::F32));
     let op = Embed {
         ids: &[0, 3, -1],
         vocab: 4,
@@ -302,12 +303,12 @@ fn an_id_outside_the_table_is_named() {
 #[test]
 fn adamw_follows_its_definition() {
     let count = 5000;
-    let line = |seed: u64| Stored::random(1, count, Elem::F32, seed);
+    let line = |seed: u64| PaddedMatrix::random(1, count, Elem::F32, seed);
     for (elem, with_master) in [(Elem::F32, false), (Elem::Bf16, true), (Elem::Bf16, false)] {
         let (grad, m0, v0) = (line(1), line(2), line(3));
-        let v0 = Stored::new(1, count, Elem::F32, |_, i| v0.get(0, i).abs() as f32 + 0.1);
+        let v0 = PaddedMatrix::new(1, count, Elem::F32, |_, i| v0.get(0, i).abs() as f32 + 0.1);
         let master0 = line(4);
-        let param0 = Stored::new(1, count, elem, |_, i| master0.get(0, i) as f32);
+        let param0 = PaddedMatrix::new(1, count, elem, |_, i| master0.get(0, i) as f32);
         let mut bits = Bits::default();
         for skip in [0.0f32, 1.0] {
             places(|place| {

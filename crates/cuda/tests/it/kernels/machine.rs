@@ -16,14 +16,14 @@ use fathom_tensor::{
 use super::emulator;
 
 /// The emulated machine.
-pub struct Emulated {
+pub struct EmulatedMachine {
     memory: Cpu,
     profile: Profile,
     scratch: Mutex<Vec<u64>>,
 }
 
-impl Emulated {
-    pub fn new() -> Emulated {
+impl EmulatedMachine {
+    pub fn new() -> EmulatedMachine {
         let memory = Cpu::new(1, None);
         let workspace = |_: &Profile, op: &OpDesc| match *op {
             OpDesc::Grouped { tokens, slots, weight, .. } => {
@@ -36,7 +36,7 @@ impl Emulated {
             _ => kernels::attention_scratch_bytes(op),
         };
         let profile = Profile { name: "emulated".into(), workspace, ..memory.profile().clone() };
-        Emulated { memory, profile, scratch: Mutex::new(vec![0x5555; SCRATCH_BYTES as usize / 8]) }
+        EmulatedMachine { memory, profile, scratch: Mutex::new(vec![0x5555; SCRATCH_BYTES as usize / 8]) }
     }
 
     fn scratch(&self) -> Scratch {
@@ -52,7 +52,7 @@ fn one(launch: Launch) {
     emulator::run(&launch);
 }
 
-impl Machine for Emulated {
+impl Machine for EmulatedMachine {
     fn profile(&self) -> &Profile {
         &self.profile
     }

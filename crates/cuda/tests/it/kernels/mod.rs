@@ -22,7 +22,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_tensor::{Category, DType, Device, Tensor};
 
-use machine::Emulated;
+use machine::EmulatedMachine;
 
 const BUDGET: u64 = 1 << 30;
 const FLOATS: [DType; 2] = [DType::F32, DType::Bf16];
@@ -33,7 +33,7 @@ fn devices() -> Option<[Device; 2]> {
         return None;
     }
     let cpu = Device::new(Arc::new(Cpu::new(1, None)), BUDGET);
-    Some([cpu, Device::new(Arc::new(Emulated::new()), BUDGET)])
+    Some([cpu, Device::new(Arc::new(EmulatedMachine::new()), BUDGET)])
 }
 
 /// Numbers in (-2, 2), determined by the seed.

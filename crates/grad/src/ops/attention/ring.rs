@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use fathom_tensor::mesh::Flying;
+use fathom_tensor::mesh::Transfers;
 use fathom_tensor::{Category, DType, DistanceBias, Tensor};
 
 use super::super::circle::{Columns, Return, assemble, deliver};
@@ -18,12 +18,12 @@ use crate::context::{Ring, Step};
 use crate::op::Exec;
 
 /// Two tensors in flight, and their destinations.
-struct Coming {
+struct PairFlight {
     tensors: [Tensor; 2],
-    flying: Flying,
+    flying: Transfers,
 }
 
-impl Coming {
+impl PairFlight {
     fn arrive(self) -> [Tensor; 2] {
         self.flying.wait();
         self.tensors
@@ -38,7 +38,7 @@ fn shift(
     (ahead, collective): (usize, &'static str),
     give: [&Tensor; 2],
     [out, into]: [&[Range<usize>]; 2],
-) -> Coming {
+) -> PairFlight {
     let (size, index) = (ring.outer.size(), ring.outer.index());
     let like = |tensor: &Tensor| x.device.empty(tensor.rows(), tensor.cols(), tensor.dtype(), Category::Comm);
     let tensors = give.map(like);
@@ -51,7 +51,7 @@ fn shift(
     let sends: Vec<(usize, &Tensor)> = sent.iter().map(|tensor| (to, tensor)).collect();
     let receives: Vec<(usize, &Tensor)> = received.iter().map(|tensor| (from, tensor)).collect();
     let flying = ring.outer.exchange(x.device, collective, &sends, &receives);
-    Coming { tensors, flying }
+    PairFlight { tensors, flying }
 }
 
 /// `like` itself if it can be accumulated into, else an f32 buffer.
@@ -135,7 +135,7 @@ fn around(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>) {
 }
 
 /// Starts to send keys and values around, and to receive some.
-fn keys(x: &Exec<'_>, ring: &Ring, ahead: usize, step: &Step, own: [&Tensor; 2]) -> Coming {
+fn keys(x: &Exec<'_>, ring: &Ring, ahead: usize, step: &Step, own: [&Tensor; 2]) -> PairFlight {
     shift(x, ring, (ahead, "ring"), own, [&step.give, &step.take])
 }
 
@@ -172,7 +172,7 @@ fn backward_around(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>, gradients: &Gra
     let sums = gradients.dqkv.map(|gradient| wide(x, gradient, steps.len()));
     let [dq, dk, dv] = &sums;
     let mut here = [k.clone(), v.clone()];
-    let mut returning: Option<Returning<'_>> = None;
+    let mut returning: Option<GradReturn<'_>> = None;
     for (at, step) in steps.iter().enumerate() {
         let coming = steps.get(at + 1).map(|next| keys(x, ring, at + 1, next, [k, v]));
         let sent = match at {
@@ -197,7 +197,7 @@ fn backward_around(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>, gradients: &Gra
             let (out, into) = (0..step.rows(), 0..step.given());
             let runs = [std::slice::from_ref(&out), std::slice::from_ref(&into)];
             let coming = shift(x, ring, back, [&sent[0], &sent[1]], runs);
-            returning = Some(Returning { coming, sent, step });
+            returning = Some(GradReturn { coming, sent, step });
         }
     }
     settle(x, &mut returning, [dk, dv]);
@@ -207,16 +207,16 @@ fn backward_around(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>, gradients: &Gra
 }
 
 /// Gradients on the way to their owners.
-struct Returning<'a> {
-    coming: Coming,
+struct GradReturn<'a> {
+    coming: PairFlight,
     sent: [Tensor; 2],
     /// The step, with the own rows that others attended to.
     step: &'a Step,
 }
 
 /// Adds the gradients computed by another circle.
-fn settle(x: &Exec<'_>, returning: &mut Option<Returning<'_>>, sums: [&Tensor; 2]) {
-    let Some(Returning { coming, sent, step }) = returning.take() else { return };
+fn settle(x: &Exec<'_>, returning: &mut Option<GradReturn<'_>>, sums: [&Tensor; 2]) {
+    let Some(GradReturn { coming, sent, step }) = returning.take() else { return };
     let arrived = coming.arrive();
     drop(sent);
     for (sum, part) in sums.into_iter().zip(&arrived) {

@@ -210,7 +210,7 @@ fn check(case: Case) {
         }
         // Memory does not depend on the routing.
         let machine = Meta::new(Cpu::new(1, None).profile().clone());
-        let mesh = Mesh::new(grid, Box::new(fathom_tensor::mesh::Imagined::new(rank, grid.ranks())));
+        let mesh = Mesh::new(grid, Box::new(fathom_tensor::mesh::CountingLink::new(rank, grid.ranks())));
         let planned = self::run(&Device::on_mesh(Arc::new(machine), 1 << 26, mesh), &case, 0);
         assert_eq!(run.3, planned.3, "{case:?}: memory of rank {rank}");
     }

@@ -14,7 +14,7 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-struct Leading {
+struct LeadingOp {
     name: &'static str,
     replaces: bool,
 }
@@ -23,17 +23,17 @@ impl Ctx<'_> {
     /// `x` [t, c] with row `id - VIRTUAL` of `rows` [n, c] added at virtual tokens, where `x` has no embedding.
     #[track_caller]
     pub fn add_leading(&mut self, name: &'static str, x: Val, rows: Val) -> Val {
-        only(self.apply(Leading { name, replaces: false }, &[x, rows], &[]))
+        only(self.apply(LeadingOp { name, replaces: false }, &[x, rows], &[]))
     }
 
     /// `x` [t, c] with its rows at virtual tokens replaced by row `id - VIRTUAL` of `rows` [n, c].
     #[track_caller]
     pub fn put_leading(&mut self, name: &'static str, x: Val, rows: Val) -> Val {
-        only(self.apply(Leading { name, replaces: true }, &[x, rows], &[]))
+        only(self.apply(LeadingOp { name, replaces: true }, &[x, rows], &[]))
     }
 }
 
-impl Op for Leading {
+impl Op for LeadingOp {
     fn name(&self) -> &'static str {
         "leading"
     }

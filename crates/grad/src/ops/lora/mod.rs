@@ -147,7 +147,7 @@ impl LoraUse {
 }
 
 /// A projection: weight [out, in] and bias [1, out].
-pub type Projected = (ParamId, Option<ParamId>);
+pub type ProjectionWeights = (ParamId, Option<ParamId>);
 
 impl Ctx<'_> {
     /// A projection with a low-rank adapter: x [t, in] to [t, out]. The weight may be packed; A and B are not.
@@ -159,7 +159,7 @@ impl Ctx<'_> {
         &mut self,
         name: &'static str,
         x: Val,
-        (weight, bias): Projected,
+        (weight, bias): ProjectionWeights,
         lora: LoraUse,
         cut: LinearCut,
     ) -> Val {

@@ -34,7 +34,7 @@ impl Ctx<'_> {
         name: &'static str,
         x: Val,
         magnitude: ParamId,
-        (weight, bias): super::lora::Projected,
+        (weight, bias): super::lora::ProjectionWeights,
         (lora, cut): (LoraUse, LinearCut),
     ) -> Val {
         let ranks = self.spread.ranks;

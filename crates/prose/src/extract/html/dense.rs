@@ -10,7 +10,7 @@
 use super::blocks::{Block, Blocks, Kind, is_sure};
 use super::dom::Dom;
 use super::marks::Marks;
-use super::prune::Pruning;
+use super::prune::PrunedNodes;
 use super::tag::Tag;
 use super::{dense, edges, followers, phrases};
 use crate::extract::refusal::Refusal;
@@ -24,7 +24,7 @@ const ENOUGH: u32 = 200;
 /// [`Refusal::NoContent`] for a page without text.
 pub(super) fn main_text(page: &str, comments: bool, limit: usize) -> Result<String, Refusal> {
     let dom = Dom::parse(page, limit)?;
-    let mut pruning = Pruning::of(&dom, comments);
+    let mut pruning = PrunedNodes::of(&dom, comments);
     let mut all = Blocks::collect(&dom, &pruning.pruned);
     let mut good = Sums::of(&all);
     if pruning.keeps_comments(&dom, good.inside(0..all.blocks.len())) {

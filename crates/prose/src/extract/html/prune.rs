@@ -31,19 +31,19 @@ enum Reason {
 const DOUBTFUL: [Reason; 4] = [Reason::Figure, Reason::Caption, Reason::Hidden, Reason::Boilerplate];
 
 /// Nodes of a page that are pruned together with their subtrees.
-pub(super) struct Pruning {
+pub(super) struct PrunedNodes {
     pub pruned: Vec<bool>,
     reasons: Vec<Option<Reason>>,
     weights: Weights,
 }
 
-impl Pruning {
+impl PrunedNodes {
     /// Prunes a page; readers' comments are kept if requested.
-    pub(super) fn of(dom: &Dom<'_>, comments: bool) -> Pruning {
+    pub(super) fn of(dom: &Dom<'_>, comments: bool) -> PrunedNodes {
         let weights = weigh(dom);
         let reasons = reasons(dom, &weights, comments);
         let pruned = reasons.iter().map(Option::is_some).collect();
-        let mut pruning = Pruning { pruned, reasons, weights };
+        let mut pruning = PrunedNodes { pruned, reasons, weights };
         pruning.doubt(dom);
         pruning
     }

@@ -4,7 +4,7 @@ use super::input::Input;
 use super::literal;
 use super::macros::Macros;
 use super::options::LatexOptions;
-use super::symbols::{Around, Use, accent, accented, command, environment, symbol};
+use super::symbols::{EnvironmentRule, Use, accent, accented, command, environment, symbol};
 use crate::extract::flow::Flow;
 use crate::extract::refusal::Refusal;
 
@@ -305,8 +305,8 @@ impl<'a> Render<'a> {
             return self.macros.begin(name, &mut self.input);
         }
         match environment(name) {
-            Some(Around::Equation) => self.math(MathEnd::Environment(name.to_string()))?,
-            Some(Around::Verbatim) => {
+            Some(EnvironmentRule::Equation) => self.math(MathEnd::Environment(name.to_string()))?,
+            Some(EnvironmentRule::Verbatim) => {
                 if !matches!(name, "verbatim" | "verbatim*" | "alltt") {
                     self.input.optional()?;
                 }
@@ -321,16 +321,16 @@ impl<'a> Render<'a> {
                     self.out.line(2);
                 }
             }
-            Some(Around::Drop) => {
+            Some(EnvironmentRule::Drop) => {
                 let end = format!("\\end{{{name}}}");
                 self.input.take_through(&end);
             }
-            Some(Around::Float) => {
+            Some(EnvironmentRule::Float) => {
                 self.input.optional()?;
                 self.floats += 1;
                 self.out.line(2);
             }
-            Some(Around::Table) => {
+            Some(EnvironmentRule::Table) => {
                 self.input.optional()?;
                 if name.starts_with("tabularx") || name.starts_with("tabulary") || name.ends_with('*') {
                     self.input.argument()?;
@@ -339,8 +339,8 @@ impl<'a> Render<'a> {
                 self.tables += 1;
                 self.out.line(2);
             }
-            Some(Around::Stop) if self.options.cut_appendix => self.ended = self.started,
-            Some(Around::Stop) => {}
+            Some(EnvironmentRule::Stop) if self.options.cut_appendix => self.ended = self.started,
+            Some(EnvironmentRule::Stop) => {}
             None => {
                 // Theorems and similar environments have an optional name in brackets, which is text.
                 if matches!(
@@ -371,8 +371,8 @@ impl<'a> Render<'a> {
             return self.macros.end(name, &mut self.input);
         }
         match environment(name) {
-            Some(Around::Float) => self.floats = self.floats.saturating_sub(1),
-            Some(Around::Table) => self.tables = self.tables.saturating_sub(1),
+            Some(EnvironmentRule::Float) => self.floats = self.floats.saturating_sub(1),
+            Some(EnvironmentRule::Table) => self.tables = self.tables.saturating_sub(1),
             _ => {}
         }
         self.out.line(2);

@@ -164,7 +164,7 @@ pub(super) fn command(name: &str) -> Option<Use> {
 
 /// Treatment of an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Around {
+pub(super) enum EnvironmentRule {
     /// Kept as source, with macros expanded.
     Equation,
     /// Kept verbatim.
@@ -180,18 +180,20 @@ pub(super) enum Around {
 }
 
 /// Treatment of environments that are more than their content.
-pub(super) fn environment(name: &str) -> Option<Around> {
+pub(super) fn environment(name: &str) -> Option<EnvironmentRule> {
     Some(match name.trim_end_matches('*') {
         "equation" | "align" | "alignat" | "eqnarray" | "gather" | "multline" | "flalign" | "displaymath"
         | "math" | "dmath" | "subequations" | "IEEEeqnarray" | "split" | "cases" | "array" | "matrix"
-        | "pmatrix" | "aligned" => Around::Equation,
-        name if VERBATIM.contains(&name) => Around::Verbatim,
+        | "pmatrix" | "aligned" => EnvironmentRule::Equation,
+        name if VERBATIM.contains(&name) => EnvironmentRule::Verbatim,
         "tikzpicture" | "picture" | "pspicture" | "pgfpicture" | "comment" | "filecontents" | "CCSXML"
-        | "asy" | "feynmf" | "fmffile" | "keywords" | "axis" | "tikzcd" => Around::Drop,
+        | "asy" | "feynmf" | "fmffile" | "keywords" | "axis" | "tikzcd" => EnvironmentRule::Drop,
         "figure" | "table" | "wrapfigure" | "wraptable" | "sidewaystable" | "sidewaysfigure" | "SCfigure"
-        | "longtable" | "deluxetable" | "marginfigure" | "subfigure" => Around::Float,
-        "tabular" | "tabularx" | "tabulary" | "supertabular" => Around::Table,
-        "thebibliography" | "appendix" | "appendices" | "references" | "document_end" => Around::Stop,
+        | "longtable" | "deluxetable" | "marginfigure" | "subfigure" => EnvironmentRule::Float,
+        "tabular" | "tabularx" | "tabulary" | "supertabular" => EnvironmentRule::Table,
+        "thebibliography" | "appendix" | "appendices" | "references" | "document_end" => {
+            EnvironmentRule::Stop
+        }
         _ => return None,
     })
 }

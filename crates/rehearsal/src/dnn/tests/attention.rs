@@ -207,13 +207,13 @@ fn turned_product(
 
 /// Expected values of a sequence by formulas: tokens of heads, output, statistics, and gradients of queries, keys and
 /// values.
-pub struct Wanted {
+pub struct ExpectedSequence {
     pub o: Vec<f32>,
     pub stats: Vec<f32>,
     pub grads: [Vec<f32>; 3],
 }
 
-pub fn wanted(shape: Shape, [q, k, v, d_o]: [&[f32]; 4], queries: usize, keys: usize) -> Wanted {
+pub fn wanted(shape: Shape, [q, k, v, d_o]: [&[f32]; 4], queries: usize, keys: usize) -> ExpectedSequence {
     let (heads, shared, d) = (shape.heads as usize, shape.shared as usize, shape.width as usize);
     let scale = f64::from(shape.scale());
     let dot =
@@ -250,7 +250,7 @@ pub fn wanted(shape: Shape, [q, k, v, d_o]: [&[f32]; 4], queries: usize, keys: u
         }
     }
     let single = |all: Vec<f64>| all.into_iter().map(|value| value as f32).collect();
-    Wanted { o: single(o), stats, grads: grads.map(single) }
+    ExpectedSequence { o: single(o), stats, grads: grads.map(single) }
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn run(data: Data, tolerance: f32) {
         tensors.into_iter().zip([at_q, at_k, at_v, at_o, at_stats]).collect();
     places.extend(bound(&packed));
     bench.run(&places.iter().map(|(tensor, place)| (tensor, *place)).collect::<Vec<_>>());
-    let pick = |of: fn(&super::attention::Wanted) -> &Vec<f32>| -> Vec<(usize, Vec<f32>)> {
+    let pick = |of: fn(&super::attention::ExpectedSequence) -> &Vec<f32>| -> Vec<(usize, Vec<f32>)> {
         sequences.iter().map(|(start, wanted)| (*start, of(wanted).clone())).collect()
     };
     check(&take(at_o, total * wide, data), &pick(|wanted| &wanted.o), wide, tolerance);

@@ -18,11 +18,11 @@ use crate::{Arena, Device, Dropout, MatMul, Meta, Profile, Tensor};
 /// Memory of this process.
 struct Plain {
     profile: Profile,
-    copies: Arc<Fenced>,
+    copies: Arc<FencedMachine>,
 }
 
 /// Copies of a machine whose pool the host can reach up to some distance from its base.
-pub struct Fenced {
+pub struct FencedMachine {
     host: HostMemory,
     base: AtomicU64,
     reach: u64,
@@ -38,11 +38,11 @@ pub fn profile() -> Profile {
 }
 
 /// A device with data, reachable up to `reach` bytes from the pool's base.
-pub fn reaching(reach: u64, budget: u64) -> (Device, Arc<Fenced>) {
+pub fn reaching(reach: u64, budget: u64) -> (Device, Arc<FencedMachine>) {
     // SAFETY: addresses of the machine below are pointers into its arena.
     let host = unsafe { HostMemory::new() };
     let (base, count, fault) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(None));
-    let copies = Arc::new(Fenced { host, base, reach, count, fault });
+    let copies = Arc::new(FencedMachine { host, base, reach, count, fault });
     let machine = Plain { profile: profile(), copies: copies.clone() };
     (Device::new(Arc::new(machine), budget), copies)
 }
@@ -53,7 +53,7 @@ pub fn plain(budget: u64) -> Device {
 }
 
 /// A device of whose memory the host can reach only the staging buffers.
-pub fn fenced(options: &Options, budget: u64) -> (Device, Arc<Fenced>) {
+pub fn fenced(options: &Options, budget: u64) -> (Device, Arc<FencedMachine>) {
     let (count, bytes) = options.staging();
     reaching(count as u64 * bytes, budget)
 }
@@ -75,7 +75,7 @@ impl Arena for Memory {
 }
 
 // SAFETY: addresses are pointers into the arena, which lives as long as the pool and so as long as any of its tensors.
-unsafe impl Copies for Fenced {
+unsafe impl Copies for FencedMachine {
     fn host(&self, address: u64) -> Option<*mut u8> {
         let distance = address - self.base.load(Ordering::Relaxed);
         self.host.host(address).filter(|_| distance < self.reach)
@@ -94,7 +94,7 @@ unsafe impl Copies for Fenced {
     }
 }
 
-impl Fenced {
+impl FencedMachine {
     fn counted(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
         let fault = self.fault.lock().unwrap().clone();

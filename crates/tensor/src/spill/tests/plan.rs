@@ -2,16 +2,16 @@
 
 use super::*;
 use crate::spill::chaos::mix;
-use crate::spill::{Access, Reading, Result, Stats, Stored, Writing};
+use crate::spill::{Access, FileRead, FileValue, FileWrite, Result, Stats};
 use crate::{Mark, PoolUsage};
 
 /// A value of the program below.
 enum Slot {
     Empty,
     Here(Tensor),
-    Leaving(Writing),
-    Offloaded(Stored),
-    Coming(Stored, Reading),
+    Leaving(FileWrite),
+    Offloaded(FileValue),
+    Coming(FileValue, FileRead),
 }
 
 /// A program drawn from a seed: tensors are made, written, retired, read and dropped in an order that does not depend

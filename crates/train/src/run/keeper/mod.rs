@@ -14,7 +14,7 @@ use fathom_tensor::Device;
 use super::{Hooks, Progress};
 use crate::agree::{gather, until};
 use crate::checkpoint::Checkpoints;
-use crate::checkpoint::{Base, Saving};
+use crate::checkpoint::{Base, PendingSave};
 use crate::error::{Error, Result};
 use crate::recipe::Recipe;
 use crate::step::Trainer;
@@ -27,7 +27,7 @@ pub(super) struct Keeper<'a> {
     checkpoints: Checkpoints,
     last_save: Instant,
     /// The save in progress.
-    saving: Option<Saving>,
+    saving: Option<PendingSave>,
     /// Reason why the last save failed.
     unsaved: Option<String>,
     /// Remarks on the checkpoint that the run continues from, as first warnings.

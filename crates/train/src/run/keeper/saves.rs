@@ -7,7 +7,7 @@ use fathom_tensor::Device;
 
 use super::Keeper;
 use crate::agree::{gather, until};
-use crate::checkpoint::Saving;
+use crate::checkpoint::PendingSave;
 use crate::error::{Error, Result};
 use crate::run::{Hooks, Progress};
 use crate::step::Trainer;
@@ -22,7 +22,7 @@ impl Keeper<'_> {
 
     /// True if this rank has written its part of the save in progress, or failed to.
     pub fn has_written(&self) -> bool {
-        self.saving.as_ref().is_some_and(Saving::is_written)
+        self.saving.as_ref().is_some_and(PendingSave::is_written)
     }
 
     /// Updates the newest checkpoint; returns whether that was enough, because it is of the current step. The first
@@ -102,7 +102,7 @@ impl Keeper<'_> {
     /// is over.
     pub fn end_save(&mut self, device: &Device, hooks: &mut dyn Hooks) -> Result<Option<events::Checkpoint>> {
         self.settle_save(device, hooks)?;
-        until(device, &|| self.saving.as_ref().is_none_or(Saving::is_over))?;
+        until(device, &|| self.saving.as_ref().is_none_or(PendingSave::is_over))?;
         self.conclude_save(device, hooks)
     }
 

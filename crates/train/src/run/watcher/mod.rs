@@ -37,14 +37,14 @@ pub(super) struct Watcher<'a> {
     planned: PoolUsage,
     /// The step whose results have not been read yet.
     pending: Option<Pending>,
-    recovering: Option<Recovering>,
+    recovering: Option<PendingRecovery>,
     stragglers: Stragglers,
     /// Seconds of this rank's last step without waits for others.
     busy_s: f64,
 }
 
 /// A recovery whose first step is still to come.
-pub(super) struct Recovering {
+pub(super) struct PendingRecovery {
     /// Its start.
     pub started: Instant,
     /// The failure.
@@ -187,13 +187,13 @@ impl<'a> Watcher<'a> {
     }
 
     /// Notes a recovery, for [`Watcher::recovered`].
-    pub fn recovering(&mut self, recovering: Recovering) {
+    pub fn recovering(&mut self, recovering: PendingRecovery) {
         self.recovering = Some(recovering);
     }
 
     /// Logs the duration of a recovery, once the first step after it begins.
     pub fn recovered(&mut self, progress: &Progress) -> Result<()> {
-        let Some(Recovering { started, why, lost }) = self.recovering.take() else { return Ok(()) };
+        let Some(PendingRecovery { started, why, lost }) = self.recovering.take() else { return Ok(()) };
         let event = events::Recovery {
             step: progress.step,
             seconds: started.elapsed().as_secs_f64(),
