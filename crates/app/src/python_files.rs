@@ -27,6 +27,7 @@ const KEYWORDS: [&str; 13] =
 
 const BEGINNING: &str = "\"\"\"Tables of recipes, and their keys as dials. `cargo xtask python` writes this file from the declaration of the keys.\"\"\"\n\n\
 from __future__ import annotations\n\n\
+from collections.abc import Sequence\n\
 from typing import Any, Final, Literal, TypedDict\n\n\
 from fathom._recipe import Recipe, Table, Tables\n";
 
@@ -91,8 +92,8 @@ fn table(text: &mut String, classes: &mut Vec<(String, String)>, path: &str, sch
     for key in &schema.keys {
         let below = if path.is_empty() { key.name.to_string() } else { format!("{path}.{}", key.name) };
         let kind = match &key.shape {
-            Shape::Leaf(of) => leaf(of),
-            Shape::Map(of) => format!("dict[str, {}]", leaf(of)),
+            Shape::Leaf(of) => leaf(&below, of),
+            Shape::Map(of) => format!("dict[str, {}]", leaf(&below, of)),
             Shape::Table { schema, .. } => {
                 table(text, classes, &below, schema);
                 class(&below)
@@ -112,7 +113,7 @@ fn table(text: &mut String, classes: &mut Vec<(String, String)>, path: &str, sch
     } else {
         format!("\"\"\"Keys of `{path}`.\"\"\"")
     };
-    let _ = write!(text, "\n\nclass {name}({base}):\n    {what}\n\n    __slots__ = ()\n{body}");
+    let _ = write!(text, "\n\nclass {name}({base}):\n    {what}\n{body}");
     if !path.is_empty() {
         classes.push((path.to_string(), name));
     }
@@ -145,7 +146,13 @@ fn described(key: &Key) -> String {
     sentence(&format!("{}{range}", key.doc))
 }
 
-fn leaf(of: &Leaf) -> String {
+/// Key of stores, which also takes a list of weights and stores for a blend.
+const BLEND: &str = "data.paths";
+
+fn leaf(path: &str, of: &Leaf) -> String {
+    if path == BLEND {
+        return "Sequence[str | float]".into();
+    }
     let optional = if of.optional { " | None" } else { "" };
     kind(&of.kind) + optional
 }
@@ -171,8 +178,14 @@ fn leaves(schema: &TableSchema, prefix: &str, found: &mut BTreeMap<String, Strin
     for key in &schema.keys {
         let path = format!("{prefix}{}", key.name);
         match &key.shape {
-            Shape::Leaf(of) => drop(found.insert(path, leaf(of))),
-            Shape::Map(of) => drop(found.insert(path, format!("dict[str, {}]", leaf(of)))),
+            Shape::Leaf(of) => {
+                let kind = leaf(&path, of);
+                found.insert(path, kind);
+            }
+            Shape::Map(of) => {
+                let kind = format!("dict[str, {}]", leaf(&path, of));
+                found.insert(path, kind);
+            }
             Shape::Table { schema, .. } => leaves(schema, &format!("{path}."), found),
             Shape::Tables(schema) => leaves(schema, &format!("{path}.*."), found),
         }

@@ -18,6 +18,8 @@ use crate::texts::Reads;
 
 /// Rows of logits that are computed at once.
 const LOGIT_ROWS: usize = 64;
+/// Logits that are read from the machine at once.
+const READ_NUMBERS: usize = 1 << 18;
 
 impl LanguageModel for Engine<'_> {
     fn max_tokens(&self) -> usize {
@@ -97,17 +99,22 @@ impl Engine<'_> {
     fn logits_of(&self, documents: &Documents, last: usize) -> Vec<Vec<f32>> {
         let (hidden, scope) = (self.packed_hidden(documents), self.scope(&documents.batch));
         let head = self.model.head(0.0);
-        // By tiles, so that a long text takes the memory of its result and little more.
+        // By tiles that are read in parts, so that a long text takes the memory of its result and little more.
         let one = |doc: Range<usize>| {
             let rows = doc.start.max(doc.end.saturating_sub(last))..doc.end;
             let mut numbers = Vec::new();
             for first in rows.clone().step_by(LOGIT_ROWS) {
                 let tile = hidden.view_rows(first..rows.end.min(first + LOGIT_ROWS));
-                let found = self.device.to_f32(&head.logits(&scope, &tile));
-                if numbers.is_empty() {
-                    numbers.reserve_exact(found.len() / tile.rows() * rows.len());
+                let logits = head.logits(&scope, &tile);
+                let part = (READ_NUMBERS / logits.cols()).clamp(1, LOGIT_ROWS);
+                for first in (0..logits.rows()).step_by(part) {
+                    let found = logits.view_rows(first..logits.rows().min(first + part));
+                    let found = self.device.to_f32(&found);
+                    if numbers.is_empty() && !found.is_empty() {
+                        numbers.reserve_exact(logits.cols() * rows.len());
+                    }
+                    numbers.extend(found);
                 }
-                numbers.extend(found);
             }
             numbers
         };

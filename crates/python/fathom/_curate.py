@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from fathom import _edge, _fathom
 from fathom._functions import Caller, Function
@@ -101,6 +101,17 @@ def _type(of: Any) -> str:
     return _TYPES[name]
 
 
+@overload
+def stage(function: Callable[[Any], Any], /) -> Stage: ...
+@overload
+def stage(
+    *,
+    name: str | None = ...,
+    version: str = ...,
+    after: str | None = ...,
+    before: str | None = ...,
+    adds: Mapping[str, Any] | None = ...,
+) -> Callable[[Callable[[Any], Any]], Stage]: ...
 def stage(
     function: Any = None,
     /,
@@ -120,6 +131,12 @@ def stage(
     return Stage(function, name, version, after, before, adds or {})
 
 
+@overload
+def keep(function: Callable[[str], bool], /) -> Stage: ...
+@overload
+def keep(
+    *, name: str | None = ..., version: str = ..., after: str | None = ..., before: str | None = ...
+) -> Callable[[Callable[[str], bool]], Stage]: ...
 def keep(
     function: Any = None,
     /,
@@ -142,7 +159,10 @@ def keep(
 
 
 def _call(of: Stage) -> Caller:
-    import pyarrow  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    try:
+        import pyarrow  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError:
+        raise Error(f"stage `{of.name}` gets batches of pyarrow, which is not installed: pip install pyarrow") from None
 
     def answer(calls: Any, number: int, question: bytes) -> None:
         with pyarrow.ipc.open_stream(question) as reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from typing import Any
 
@@ -55,6 +56,15 @@ _HELD: dict[int, Any] = {}
 def _delete(address: int) -> None:
     _HELD.pop(address, None)
 
+
+def _leave() -> None:
+    """Leaves what other libraries still hold to the process: some free it when there is no interpreter to call."""
+    for made, *_ in _HELD.values():
+        made.deleter = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, _DELETER)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_HELD))
+
+
+atexit.register(_leave)
 
 _CAPSULE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _new = ctypes.pythonapi.PyCapsule_New

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Literal, TypedDict
 
 from fathom._recipe import Recipe, Table, Tables
@@ -9,8 +10,6 @@ from fathom._recipe import Recipe, Table, Tables
 
 class RunTable(Table):
     """Keys of `run`."""
-
-    __slots__ = ()
 
     name: str
     """The run's name in reports."""
@@ -45,8 +44,6 @@ class RunTable(Table):
 
 class MachineTable(Table):
     """Keys of `machine`."""
-
-    __slots__ = ()
 
     kind: Literal["auto", "cpu", "cuda", "meta"]
     """`cpu`, `cuda` for a GPU, `auto` for a GPU if there is one, or `meta` for a plan."""
@@ -99,8 +96,6 @@ class MachineTable(Table):
 
 class MeshTable(Table):
     """Keys of `mesh`."""
-
-    __slots__ = ()
 
     tp: int | str
     """Tensor parallel: each rank has a shard of every block's weights. Allowed: from 1 to 65 536."""
@@ -162,8 +157,6 @@ class MeshTable(Table):
 
 class ModelTable(Table):
     """Keys of `model`."""
-
-    __slots__ = ()
 
     from_: str | None
     """Hugging Face folder to start from; the sizes below are then ignored."""
@@ -250,8 +243,6 @@ class ModelTable(Table):
 class MoeTable(Table):
     """Keys of `moe`."""
 
-    __slots__ = ()
-
     experts: int | str
     """Experts per layer. Allowed: from 1 to 65 536."""
 
@@ -285,8 +276,6 @@ class MoeTable(Table):
 
 class AdapterTable(Table):
     """Keys of `adapter`."""
-
-    __slots__ = ()
 
     method: Literal["none", "lora", "rslora", "dora", "pissa", "ia3", "houlsby", "prompt", "p_tuning", "prefix"]
     """The method."""
@@ -330,8 +319,6 @@ class AdapterTable(Table):
 
 class AdaptersTable(Table):
     """Keys of `adapters.*`."""
-
-    __slots__ = ()
 
     name: str
     """Its name, and that of its folder inside the run's `adapter`: letters, digits, `-` and `_`."""
@@ -385,8 +372,6 @@ class AdaptersTable(Table):
 class PrecisionTable(Table):
     """Keys of `precision`."""
 
-    __slots__ = ()
-
     gemm: Literal["bf16", "fp8_delayed", "fp8_current", "fp8_block", "mxfp8", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4"]
     """Number format of GEMM operands; each is quantized along the reduction dimension."""
 
@@ -408,8 +393,6 @@ class PrecisionTable(Table):
 
 class DataColumnsTable(Table):
     """Keys of `data.columns`."""
-
-    __slots__ = ()
 
     prompt: str | None
     """Prompt before the answer."""
@@ -445,8 +428,6 @@ class DataColumnsTable(Table):
 class DataBlendTable(Table):
     """Keys of `data.blend.*`."""
 
-    __slots__ = ()
-
     source: str
     """`text` (the gathered text), `drill` or `recall` (synthetic documents: short and dense, or long with distant facts), or the prefix of a token store (`PREFIX.bin`, `PREFIX.idx`) made with the same tokenizer."""
 
@@ -457,9 +438,7 @@ class DataBlendTable(Table):
 class DataTable(Table):
     """Keys of `data`."""
 
-    __slots__ = ()
-
-    paths: list[str]
+    paths: Sequence[str | float]
     """Files and folders; of lessons and curations also addresses, `s3://` and `https://`, with `AWS_ACCESS_KEY_ID` and the like from the environment. `cargo:` alone stands for the sources and docs of the crates in cargo's folder on this machine."""
 
     curate: str
@@ -528,8 +507,6 @@ class DataTable(Table):
 
 class ObjectiveTable(Table):
     """Keys of `objective`."""
-
-    __slots__ = ()
 
     method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify", "span_corruption", "seq2seq", "retro"]
     """The method."""
@@ -673,8 +650,6 @@ class ObjectiveTable(Table):
 class RlTable(Table):
     """Keys of `rl`."""
 
-    __slots__ = ()
-
     loss: Literal["none", "grpo", "bnpo", "dapo", "dr_grpo", "gspo", "cispo", "cispo_band", "sapo", "rloo", "reinforce", "ppo", "rejection"]
     """The loss; `none` for runs that do not learn from rewards."""
 
@@ -811,8 +786,6 @@ class RlTable(Table):
 class EnvironmentTable(Table):
     """Keys of `environment`."""
 
-    __slots__ = ()
-
     command: list[str]
     """The program and its arguments: one JSON object a line each way. Empty: none replies. Needs `--allow-processes`."""
 
@@ -838,8 +811,6 @@ class EnvironmentTable(Table):
 class RoundsTable(Table):
     """Keys of `rounds`."""
 
-    __slots__ = ()
-
     write: Literal["none", "own", "revised"]
     """Text that the model writes before each round."""
 
@@ -861,8 +832,6 @@ class RoundsTable(Table):
 
 class ScaleTable(Table):
     """Keys of `scale`."""
-
-    __slots__ = ()
 
     widths: list[int | str]
     """Sizes, as ascending values of `model.hidden`. Heads, MLP columns and layers follow in the proportions of `model`. The last size is that of the held-out rung alone. Allowed: from 8 to 1 048 576."""
@@ -898,8 +867,6 @@ class ScaleTable(Table):
 class OptimizerTable(Table):
     """Keys of `optimizer`."""
 
-    __slots__ = ()
-
     kind: Literal["adamw", "sgd"]
     """AdamW, or SGD with momentum."""
 
@@ -934,8 +901,6 @@ class OptimizerTable(Table):
 class ScheduleTable(Table):
     """Keys of `schedule`."""
 
-    __slots__ = ()
-
     decay: Literal["cosine", "linear", "wsd", "constant"]
     """Shape after warm-up."""
 
@@ -955,8 +920,6 @@ class ScheduleTable(Table):
 class ActivationsPlacesTable(Table):
     """Keys of `activations.places.*`."""
 
-    __slots__ = ()
-
     layers: list[int | str]
     """First layer and end of the range (exclusive); empty for all layers."""
 
@@ -969,8 +932,6 @@ class ActivationsPlacesTable(Table):
 
 class ActivationsTable(Table):
     """Keys of `activations`."""
-
-    __slots__ = ()
 
     memory: Literal["manual", "auto"]
     """Choice of the places of activations and of the tile size: `manual` (the keys below) or `auto` (the solver)."""
@@ -1012,8 +973,6 @@ class ActivationsTable(Table):
 class StageBlendTable(Table):
     """Keys of `stage.*.blend.*`."""
 
-    __slots__ = ()
-
     source: str
     """`text` (the gathered text), `drill` or `recall` (synthetic documents: short and dense, or long with distant facts), or the prefix of a token store (`PREFIX.bin`, `PREFIX.idx`) made with the same tokenizer."""
 
@@ -1024,8 +983,6 @@ class StageBlendTable(Table):
 class StageLengthWeightsTable(Table):
     """Keys of `stage.*.length_weights.*`."""
 
-    __slots__ = ()
-
     min_tokens: int | str
     """Applies to documents of at least this many tokens; of several entries, the largest that a document reaches."""
 
@@ -1035,8 +992,6 @@ class StageLengthWeightsTable(Table):
 
 class StageTable(Table):
     """Keys of `stage.*`."""
-
-    __slots__ = ()
 
     name: str
     """Its name; a number is appended if an earlier stage has the same name."""
@@ -1102,8 +1057,6 @@ class StageTable(Table):
 class CheckpointTable(Table):
     """Keys of `checkpoint`."""
 
-    __slots__ = ()
-
     every_s: float | None
     """Seconds between checkpoints; none for the end of each stage only. Allowed: 0 or more and at most 1000000000."""
 
@@ -1125,8 +1078,6 @@ class CheckpointTable(Table):
 
 class EvalTable(Table):
     """Keys of `eval`."""
-
-    __slots__ = ()
 
     tokens: int | str
     """Tokens of held-out text to score for loss by position. Allowed: from 0 to 1 152 921 504 606 846 976."""
@@ -1152,8 +1103,6 @@ class EvalTable(Table):
 
 class TrainRecipe(Recipe):
     """A recipe of a run."""
-
-    __slots__ = ()
 
     run: RunTable
     """The run itself."""
@@ -1356,7 +1305,7 @@ class Dials(TypedDict, total=False):
     data_max_text_tokens: int | str
     data_neighbour_encoder: str | None
     data_neighbours: str | None
-    data_paths: list[str]
+    data_paths: Sequence[str | float]
     data_recall_share: float
     data_shuffle: bool
     data_supervise: Literal["completion", "last_turn", "all"]

@@ -55,6 +55,8 @@ class Piece:
     text: str
     ids: list[int]
     logprobs: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    answer: int = 0
+    """Index of the answer that it belongs to, where several were asked for."""
 
     def __str__(self) -> str:
         return self.text
@@ -183,25 +185,15 @@ class Stream:
     def __init__(self, request: Any) -> None:
         self._request = request
         self.answer: Answer | None = None
-        """The whole answer, once the last piece has come."""
+        """The whole answer, once the last piece has come; a list where several were asked for."""
 
     def __iter__(self) -> Iterator[Piece]:
         try:
-            text, ids, logprobs, prompt, stop = [], [], [], [], ""
             while (found := self._request.next()) is not None:
-                kind, of = _edge.event(json.loads(found))
-                if kind == "piece":
-                    text.append(of["text"])
-                    ids += of["ids"]
-                    logprobs += of["logprobs"]
-                    if of["text"] or of["ids"]:
-                        yield Piece(of["text"], of["ids"], of["logprobs"])
-                elif kind == "started":
-                    prompt = of["prompt"]
-                elif kind == "ended":
-                    stop = _stop(of["stop"])
-                elif kind == "done":
-                    self.answer = Answer("".join(text), ids, stop, logprobs, prompt, Usage(**of))
+                for answer, text, ids, logprobs in found:
+                    yield Piece(text, ids, json.loads(logprobs) if logprobs else [], answer)
+            output = self._request.answer()
+            self.answer = None if output is None else _answered(json.loads(output))
         finally:
             self._request.cancel()
 
@@ -261,13 +253,15 @@ class Model:
         memory: int | str | None = None,
         context: int | None = None,
         sequences: int = 16,
+        draft_tokens: int = 8,
         device: str = "auto",
     ) -> Model:
         """Opens a model: a run's folder, a Hugging Face folder or a GGUF file; a name on the hub with the extra `hub`.
 
         `adapter` is the folder of one over it, or of its run; a run that trained an adapter opens its base with it.
         `precision` is `"bf16"` or `"f32"`, by default that of the files. `memory` bounds what the model takes (`"8GiB"`),
-        `context` the tokens of prompt and answer, `sequences` the answers that are computed at once."""
+        `context` the tokens of prompt and answer, `sequences` the answers that are computed at once. `draft_tokens` that
+        are guessed from repetitions are read in one step, as a server does; they change no answer."""
         _edge.record()
         where = resolved(path)
         if adapter is None:
@@ -281,6 +275,7 @@ class Model:
                 "memory_bytes": _edge.bytes_of(memory),
                 "context": context,
                 "sequences": sequences,
+                "draft_tokens": draft_tokens,
                 "device": device,
             },
         )

@@ -101,7 +101,9 @@ def _rows(rows: Any) -> Iterable[Any]:
     if hasattr(rows, "to_dict") and hasattr(rows, "columns") and hasattr(rows, "itertuples"):
         return _of_pandas(rows)
     if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
-        return _of_arrow(rows)
+        from fathom import _arrow_rows
+
+        return _arrow_rows.rows(rows)
     if hasattr(rows, "__iter__"):
         found: Iterable[Any] = rows
         return found
@@ -112,27 +114,3 @@ def _of_pandas(rows: Any) -> Iterator[dict[str, Any]]:
     names = [str(name) for name in rows.columns]
     for row in rows.itertuples(index=False, name=None):
         yield {name: None if value != value else value for name, value in zip(names, row, strict=True)}
-
-
-def _of_arrow(rows: Any) -> Iterator[dict[str, Any]]:
-    try:
-        import pyarrow  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    except ImportError:
-        pyarrow = None
-    if pyarrow is not None:
-        if hasattr(rows, "__arrow_c_stream__"):
-            for batch in pyarrow.RecordBatchReader.from_stream(rows):
-                yield from batch.to_pylist()
-        else:
-            yield from pyarrow.record_batch(rows).to_pylist()
-        return
-    try:
-        import polars  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        if hasattr(rows, "to_pylist"):
-            yield from rows.to_pylist()
-            return
-        raise Error(
-            "rows of an Arrow table are read with pyarrow or polars, and neither is installed: pip install pyarrow"
-        ) from None
-    yield from polars.DataFrame(rows).iter_rows(named=True)

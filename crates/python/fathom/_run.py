@@ -251,11 +251,13 @@ class Run:
         """Waits for the end of the run; returns it. The first Ctrl-C saves and stops, the second returns at once."""
         end = None if timeout is None else time.monotonic() + timeout
         asked = False
-        while not self._over():
+        while True:
             try:
-                self._settle(0.05)
-                if end is not None and time.monotonic() > end:
-                    raise TimeoutError(f"the run in {self.folder} goes on")
+                while not self._over():
+                    self._settle(0.05)
+                    if end is not None and time.monotonic() > end:
+                        raise TimeoutError(f"the run in {self.folder} goes on")
+                break
             except KeyboardInterrupt:
                 if asked:
                     raise
@@ -521,4 +523,6 @@ def _tokenizer_of(recipe: Recipe) -> Callable[[], Any]:
 
 def _command() -> str:
     script = sys.argv[0] if sys.argv and sys.argv[0] else "-"
-    return f"python {os.path.basename(script)}"
+    # The order of its sets may decide what a function says.
+    seed = os.environ.get("PYTHONHASHSEED")
+    return f"{f'PYTHONHASHSEED={seed} ' if seed else ''}python {os.path.basename(script)}"

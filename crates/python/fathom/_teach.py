@@ -11,7 +11,7 @@ from fathom._recipe import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Unpack
+    from typing import Protocol, Unpack
 
     from fathom._keys import Dials
     from fathom._run import Callback, Run
@@ -36,7 +36,39 @@ def _given(rows: Any, callbacks: Iterable[Any], wait: bool, **others: Any) -> di
     return {"rows": rows, "callbacks": callbacks, "wait": wait, **others}
 
 
-def _of_rows(name: str, about: str) -> Any:
+if TYPE_CHECKING:
+
+    class Teach(Protocol):
+        """A recipe that learns from rows."""
+
+        def __call__(
+            self,
+            model: str | os.PathLike[str],
+            *,
+            rows: Any = None,
+            callbacks: Iterable[Callback | type[Callback]] = (),
+            wait: bool = True,
+            **dials: Unpack[Dials],
+        ) -> Run: ...
+
+    class Learn(Protocol):
+        """A recipe that learns from rewards."""
+
+        def __call__(
+            self,
+            model: str | os.PathLike[str],
+            *,
+            rows: Any = None,
+            rewards: Any = None,
+            environment: Any = None,
+            callbacks: Iterable[Callback | type[Callback]] = (),
+            wait: bool = True,
+            allow_processes: bool = False,
+            **dials: Unpack[Dials],
+        ) -> Run: ...
+
+
+def _of_rows(name: str, about: str) -> Teach:
     def teach(
         model: str | os.PathLike[str],
         *,
@@ -52,7 +84,7 @@ def _of_rows(name: str, about: str) -> Any:
     return teach
 
 
-def _of_rewards(name: str, about: str) -> Any:
+def _of_rewards(name: str, about: str) -> Learn:
     def learn(
         model: str | os.PathLike[str],
         *,
@@ -117,6 +149,10 @@ def reward(of: Any = None, /, **given: Any) -> Any:
     return _of_rows("reward", "Trains a reward model.")(of, **given)
 
 
+@overload
+def environment(function: F, /) -> Environment: ...
+@overload
+def environment(*, name: str | None = ..., version: str = ...) -> Callable[[Callable[..., Any]], Environment]: ...
 def environment(function: Any = None, /, *, name: str | None = None, version: str = "") -> Any:
     """Marks a function as an environment: `f(prompts, answers, messages, turns, **columns)` returns, for each answer, a
     text with which the conversation goes on, None at its end, or a `fathom.Reply` with a reward."""

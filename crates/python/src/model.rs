@@ -1,21 +1,21 @@
 //! Models: each on a thread of its own, asked from any thread.
 
+use std::mem;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use fathom_app::host::{Host, HostOptions};
 use fathom_app::{Error, Machine, Silent, models};
 use fathom_base::{
-    Describe, Error as BaseError, Evaluate, Event, GenerateRequest, Numbers, Relay, RequestOutput, TextIds,
-    TextPair, Ticket, Tokenize,
+    Describe, Error as BaseError, Evaluate, Event, Generate, GenerateRequest, Numbers, Relay, RequestOutput,
+    TextIds, TextPair, Ticket, Tokenize,
 };
 use fathom_train::recipe::{Machine as Asked, MachineKind, Precision};
 use pyo3::prelude::*;
 use serde_json::json;
 
 use crate::array::Array;
-use crate::edge::{POLL, check_fork, detached, interruptible};
+use crate::edge::{check_fork, detached, interruptible};
 use crate::error;
 use crate::tokenizer::Tokenizer;
 
@@ -43,6 +43,7 @@ struct ModelOptions {
     memory_bytes: Option<u64>,
     context: Option<usize>,
     sequences: usize,
+    draft_tokens: usize,
     device: String,
 }
 
@@ -77,7 +78,8 @@ impl Model {
     /// Opens a model; waits until it is ready.
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf, options: ModelOptions) -> PyResult<Model> {
-        let ModelOptions { adapter, precision, threads, memory_bytes, context, sequences, device } = options;
+        let ModelOptions { adapter, precision, threads, memory_bytes, context, .. } = options;
+        let ModelOptions { sequences, draft_tokens, device, .. } = options;
         let named = |name: &str| Precision::ALL.iter().find(|it| it.name() == name).copied();
         let dtype = match precision.as_deref().map(|name| named(name).ok_or(name)).transpose() {
             Ok(precision) => precision.map(Precision::dtype),
@@ -102,6 +104,7 @@ impl Model {
                 adapter,
                 dtype,
                 sequences,
+                draft_tokens,
                 context_tokens: context,
                 ..HostOptions::new(folder, &machine)
             };
@@ -131,12 +134,15 @@ impl Model {
     /// Submits a request, given as JSON.
     fn submit(&self, py: Python<'_>, request: &str) -> PyResult<Request> {
         let host = self.host(py)?;
-        let (ticket, relay) = detached(py, || {
+        let (answers, ticket, relay) = detached(py, || {
             models_writes(&host)?;
             let request: GenerateRequest = serde_json::from_str(request)?;
-            host.events(request)
+            let answers = request.answers;
+            let (ticket, relay) = host.events(request)?;
+            Ok((answers, ticket, relay))
         })?;
-        Ok(Request { host, ticket: Mutex::new(Some(ticket)), relay: Mutex::new(relay) })
+        let output = RequestOutput::of(answers);
+        Ok(Request { host, ticket: Mutex::new(Some(ticket)), events: Mutex::new((relay, output)) })
     }
 
     /// Answers requests, given as JSON, that are computed together; returns a JSON object for each.
@@ -144,30 +150,11 @@ impl Model {
         let host = self.host(py)?;
         polled(py, |wanted| {
             models_writes(&host)?;
-            let mut open = Vec::with_capacity(requests.len());
-            for request in &requests {
-                let request: GenerateRequest = serde_json::from_str(request)?;
-                open.push((RequestOutput::of(request.answers), host.events(request)?));
-            }
-            let mut answers = Vec::with_capacity(open.len());
-            let mut asked = Instant::now();
-            for (mut output, (_ticket, relay)) in open {
-                while let Some(event) = relay.next_while(wanted) {
-                    output.push(event);
-                    // A fast model leaves no pause in which the caller would be asked.
-                    if asked.elapsed() > POLL {
-                        asked = Instant::now();
-                        if !wanted() {
-                            return Err(unwanted());
-                        }
-                    }
-                }
-                if !output.is_over() && !wanted() {
-                    return Err(unwanted());
-                }
-                answers.push(output_json(&host, output)?);
-            }
-            Ok(answers)
+            let requests = requests.iter().map(|request| serde_json::from_str(request));
+            let requests = requests.collect::<Result<Vec<GenerateRequest>, _>>()?;
+            let outputs =
+                host.service().outputs_while(requests, wanted).map_err(|error| host.cause(error))?;
+            outputs.ok_or_else(unwanted)?.into_iter().map(|output| output_json(&host, output)).collect()
         })
     }
 
@@ -295,21 +282,49 @@ fn output_json(host: &Host, output: RequestOutput) -> fathom_app::Result<String>
 pub struct Request {
     host: Arc<Host>,
     ticket: Mutex<Option<Ticket>>,
-    relay: Mutex<Relay>,
+    /// Events to come, and those that have been read.
+    events: Mutex<(Relay, RequestOutput)>,
 }
+
+/// A piece of an answer: index of the answer, text, ids, and log-probabilities as JSON if there are any.
+type Piece = (usize, String, Vec<u32>, Option<String>);
 
 #[pymethods]
 impl Request {
-    /// The next event, as JSON; `None` after the last.
-    fn next(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        check_fork(py)?;
+    /// All pieces that have come; waits for the first. `None` after the last.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Vec<Piece>>> {
         polled(py, |wanted| {
-            let relay = self.relay.lock().unwrap_or_else(PoisonError::into_inner);
-            match relay.next_while(wanted) {
-                Some(Event::Failed(error)) => Err(self.host.cause(error)),
-                Some(event) => Ok(Some(serde_json::to_string(&event)?)),
-                None => Ok(None),
+            let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+            let (relay, output) = &mut *events;
+            let mut pieces = Vec::new();
+            while pieces.is_empty() {
+                if let Some(error) = output.failed.take() {
+                    return Err(self.host.cause(error));
+                }
+                let Some(found) = relay.all_while(wanted) else { return Ok(None) };
+                for event in found {
+                    if let Event::Piece { answer, text, ids, logprobs } = &event
+                        && !(text.is_empty() && ids.is_empty())
+                    {
+                        let judged = (!logprobs.is_empty()).then(|| serde_json::to_string(logprobs));
+                        pieces.push((*answer, text.clone(), ids.clone(), judged.transpose()?));
+                    }
+                    output.push(event);
+                }
             }
+            Ok(Some(pieces))
+        })
+    }
+
+    /// The whole answer, after the last piece, as [`Model::generate`] returns it; `None` if the request was cancelled.
+    fn answer(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        detached(py, || {
+            let output = mem::take(&mut self.events.lock().unwrap_or_else(PoisonError::into_inner).1);
+            let is_cancelled = self.ticket.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+            if is_cancelled && !output.is_over() {
+                return Ok(None);
+            }
+            output_json(&self.host, output).map(Some)
         })
     }
 

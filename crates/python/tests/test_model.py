@@ -54,6 +54,33 @@ def test_pieces_make_the_answer(model: Any) -> None:
     assert model.generate("the old", max_new_tokens=10).ids == whole.ids
 
 
+def test_pieces_of_several_answers_name_theirs(model: Any) -> None:
+    stream = model.stream("the", max_new_tokens=4, answers=2, temperature=1.0, seed=3, logprobs=1, ignore_eos=True)
+    ids: dict[int, list[int]] = {0: [], 1: []}
+    for piece in stream:
+        ids[piece.answer] += piece.ids
+        assert len(piece.logprobs) == len(piece.ids)
+    assert [answer.ids for answer in stream.answer] == [ids[0], ids[1]] and len(ids[0]) == 4
+    again = model.generate("the", max_new_tokens=4, answers=2, temperature=1.0, seed=3, ignore_eos=True)
+    assert [answer.ids for answer in again] == [ids[0], ids[1]]
+
+
+def test_a_closed_stream_ends_without_an_answer(model: Any) -> None:
+    stream = model.stream("the", max_new_tokens=200, answers=16, temperature=1.0, ignore_eos=True)
+    for _ in stream:
+        stream.close()
+    assert stream.answer is None
+
+
+def test_guesses_change_no_answer(path: str) -> None:
+    texts = ["the old river carries the old river", "a stone", "every bridge under every bridge under"]
+    found = []
+    for draft_tokens in (0, 8):
+        with fathom.Model.from_pretrained(path, threads=1, draft_tokens=draft_tokens) as opened:
+            found.append([(of.text, of.ids) for of in opened.generate(texts, max_new_tokens=60, ignore_eos=True)])
+    assert found[0] == found[1]
+
+
 def test_logits_share_their_memory_and_outlive_the_model(path: str) -> None:
     numpy = pytest.importorskip("numpy")
     model = fathom.Model.from_pretrained(path, threads=1)
@@ -219,7 +246,7 @@ def test_child_processes_answer_or_are_refused_and_do_not_hang(path: str, tmp_pa
     """By fork a handle is refused and a tokenizer goes on; by spawn and forkserver a child opens a model of its own."""
     script = tmp_path / "children.py"
     script.write_text(FORK)
-    done = subprocess.run([sys.executable, str(script), path], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, str(script), path], capture_output=True, text=True, timeout=600)
     said = done.stdout.split()
     assert done.returncode == 0 and len(said) >= 9 and set(said) == {"True"}, done.stdout + done.stderr
 

@@ -25,16 +25,16 @@ def test_an_assignment_is_checked_at_its_line() -> None:
         lambda: setattr(recipe.optimizer, "beta1", 1.5),
         lambda: setattr(recipe.optimizer, "kind", "adan"),
         lambda: setattr(recipe.stage[0], "steps", "many"),
-        lambda: recipes.sft(modle_from="a"),
+        lambda: recipes.sft(modle_from="a"),  # type: ignore[call-arg]
     ):
         with pytest.raises(fathom.RecipeError) as caught:
             wrong()
         assert "test_recipe.py:" in caught.value.place and caught.value.key and isinstance(caught.value, ValueError)
     assert recipe.optimizer.beta1 == recipes.sft().optimizer.beta1
     with pytest.raises(fathom.RecipeError, match="did you mean"):
-        recipe.optimizer.lrr = 1e-4
+        recipe.optimizer.lrr = 1e-4  # type: ignore[attr-defined]
     with pytest.raises(AttributeError):
-        recipe.optimizer.nothing_like_it  # noqa: B018
+        recipe.optimizer.nothing_like_it  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_sources_name_the_line() -> None:

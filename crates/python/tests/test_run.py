@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import tiny_recipe
+from conftest import TINY, tiny_recipe
 
 import fathom
 
@@ -143,7 +143,7 @@ def test_rows_of_any_table_are_the_same_rows(path: str, tmp_path: Path) -> None:
     tables: list[Any] = [rows, (row for row in rows)]
     try:
         import polars
-        import pyarrow
+        import pyarrow  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         tables += [polars.DataFrame(rows), pyarrow.Table.from_pylist(rows)]
     except ImportError:
@@ -314,3 +314,22 @@ def test_an_embedder_learns_from_a_table(tmp_path: Path) -> None:
     run = fathom.train(recipe, rows=rows)
     assert run.outcome == "finished" and len(run.metrics) == 3
     assert os.path.exists(tmp_path / "embed" / "model" / "modules.json")
+
+
+def test_nemos_slide_is_planned_and_a_small_one_is_trained(text: Path, tmp_path: Path) -> None:
+    from fathom import nemo
+
+    recipe = nemo.llm.nemotron3_4b.pretrain_recipe(
+        dir=str(tmp_path), name="small", tensor_parallelism=1, num_nodes=1, num_gpus_per_node=1, max_steps=2, seq_length=64
+    )
+    recipe.trainer.max_steps = 3
+    recipe.optim.config.lr = 1e-3
+    for key in ("machine.kind", "machine.threads", "data.held_out_share", "data.document_bytes", "data.curate"):
+        recipe.set(key, TINY[key])
+    for key in ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab"):
+        recipe.set(f"model.{key}", TINY[f"model.{key}"])
+    recipe.data.paths = [str(text)]
+    run = fathom.train(recipe)
+    assert run.outcome == "finished" and len(run.metrics) == 3 and run.folder == str(tmp_path / "small")
+    with run.model as model:
+        assert model.card.family == "nemotron" and model.generate("the", max_new_tokens=2, ignore_eos=True).ids

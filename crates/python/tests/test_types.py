@@ -11,7 +11,10 @@ import pytest
 PACKAGE = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("check", [["mypy"], ["mypy.stubtest", "fathom._fathom"]], ids=["strict", "stub"])
+CHECKS = {"package": ["mypy"], "programs": ["mypy", "tests", "../../oracle/bench/python.py"], "stub": ["mypy.stubtest", "fathom._fathom"]}
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 def test_types(check: list[str]) -> None:
     pytest.importorskip("mypy")
     done = subprocess.run([sys.executable, "-m", *check], cwd=PACKAGE, capture_output=True, text=True)

@@ -74,7 +74,7 @@ def test_a_server_in_the_process_answers(path: str) -> None:
 
 def test_a_stage_in_python_adds_a_column_and_drops_documents(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
-    import pyarrow.compute as pc
+    import pyarrow.compute as pc  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     texts = tmp_path / "in"
     texts.mkdir()
@@ -141,6 +141,7 @@ def test_jobs_are_scripts(tmp_path: Path) -> None:
 
 
 def test_every_name_is_there_and_documented() -> None:
+    assert fathom.__all__ == sorted([*fathom._NAMES, *fathom._MODULES])
     for name in fathom.__all__:
         of = getattr(fathom, name)
         assert of.__doc__, name

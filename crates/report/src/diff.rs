@@ -94,6 +94,9 @@ pub struct RunDiff {
     pub parting: Option<FirstDifference>,
     /// Comparison of the newest checkpoint that both have. Set by a caller that can read tensors.
     pub checkpoint: Option<CheckpointDiff>,
+    /// Rewards that may give the same answers other numbers (`pure = false`). Set by a caller that can read the runs'
+    /// files.
+    pub impure: Vec<String>,
 }
 
 /// Compares two logs, matching steps by number.
@@ -114,6 +117,7 @@ pub fn compare(left: &RunLog, right: &RunLog) -> RunDiff {
         common_steps: pairs.len() as u64,
         parting,
         checkpoint: None,
+        impure: Vec::new(),
     }
 }
 
@@ -202,6 +206,10 @@ impl fmt::Display for RunDiff {
                 p.step, p.left_loss, p.left_bits, p.right_loss, p.right_bits
             ),
         }?;
+        if !self.impure.is_empty() {
+            let names = self.impure.join(", ");
+            writeln!(f, "rewards that are not pure: {names}; the runs need not agree")?;
+        }
         match &self.checkpoint {
             None => writeln!(f, "checkpoints: none of a step in common"),
             Some(CheckpointDiff { step, tensors, first: None, .. }) => {

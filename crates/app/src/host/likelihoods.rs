@@ -3,15 +3,13 @@
 use std::collections::HashMap;
 
 use fathom_base::{
-    Continuation, Describe, Error, GenerateRequest, LanguageModel, LogLikelihood, RequestOutput, Result,
-    relay,
+    Continuation, Describe, Error, GenerateRequest, LanguageModel, LogLikelihood, Result, collected,
+    outputs_while,
 };
 use fathom_engine::Handle;
 
 /// Tokens of a context from which it is worth sharing.
 const SHARED: usize = 32;
-/// Events of a request that wait for its reader.
-const RELAYED: usize = 64;
 
 /// Log-likelihoods of texts, in order.
 ///
@@ -55,18 +53,12 @@ fn after_contexts(service: &Handle, texts: &[Continuation], wave: &[usize]) -> R
     for text in wave.iter().map(|at| &texts[*at]) {
         let ids = [&text.context[..], &text.continuation].concat();
         let request = GenerateRequest { prompt_logprobs: Some(0), ..GenerateRequest::greedy(ids, 1) };
-        let (sink, relay) = relay(RELAYED);
-        open.push((relay, service.submit_from((request, text.context.len()), sink, &|| true)?));
+        let (sink, collected) = collected(1);
+        open.push((collected, service.submit_from((request, text.context.len()), sink, &|| true)?));
     }
+    let outputs = outputs_while(open.iter().map(|(collected, _)| collected), &|| true)?.unwrap_or_default();
     let mut found = Vec::with_capacity(wave.len());
-    for ((relay, _ticket), at) in open.into_iter().zip(wave) {
-        let mut output = RequestOutput::of(1);
-        while let Some(event) = relay.next_while(&|| true) {
-            output.push(event);
-        }
-        if let Some(error) = output.failed {
-            return Err(error);
-        }
+    for (output, at) in outputs.into_iter().zip(wave) {
         let of =
             output.logprobs.iter().map(|it| (f64::from(it.logprob.unwrap_or(f32::NAN)), it.rank == Some(0)));
         let (logprobs, hits): (Vec<f64>, Vec<bool>) = of.unzip();

@@ -1,6 +1,11 @@
 //! The events of a request, collected into whole answers.
 
-use super::answer::{Event, Generation, Stop, TokenLogprob, Usage};
+use std::mem;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Instant;
+
+use super::answer::{Event, Generation, Sink, Stop, TokenLogprob, Usage};
+use super::relay::POLL;
 use crate::error::{Error, Result};
 
 /// A whole answer.
@@ -85,6 +90,65 @@ impl RequestOutput {
         };
         Ok(self.answers.into_iter().map(one).collect())
     }
+}
+
+/// Creates a sink that collects the events of a request with this number of answers on the service's own thread, and
+/// the reader's end, which is woken once, when the request has ended.
+pub fn collected(answers: usize) -> (Sink, Collected) {
+    let (to, receive) = channel();
+    let mut collector = Collector { output: RequestOutput::of(answers), to };
+    (Box::new(move |event| collector.push(event)), Collected(receive))
+}
+
+struct Collector {
+    output: RequestOutput,
+    to: Sender<RequestOutput>,
+}
+
+impl Collector {
+    fn push(&mut self, event: Event) {
+        self.output.push(event);
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        // The reader may be gone.
+        _ = self.to.send(mem::take(&mut self.output));
+    }
+}
+
+/// The reader's end of a request whose events are collected.
+pub struct Collected(Receiver<RequestOutput>);
+
+/// Waits for requests, whose tickets the caller holds; returns their outputs, in order. `None` once `wanted`, which is
+/// asked several times a second, has returned false.
+///
+/// # Errors
+/// The first request that failed, or ended without its last event.
+pub fn outputs_while<'a>(
+    open: impl IntoIterator<Item = &'a Collected>,
+    wanted: &dyn Fn() -> bool,
+) -> Result<Option<Vec<RequestOutput>>> {
+    let (mut all, mut next) = (Vec::new(), Instant::now() + POLL);
+    for Collected(receive) in open {
+        let output = loop {
+            match receive.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Ok(output) => break output,
+                Err(RecvTimeoutError::Disconnected) => return Err(abandoned()),
+                Err(RecvTimeoutError::Timeout) if !wanted() => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => next = Instant::now() + POLL,
+            }
+        };
+        if !output.is_over() {
+            return Err(abandoned());
+        }
+        match output.failed {
+            Some(error) => return Err(error),
+            None => all.push(output),
+        }
+    }
+    Ok(Some(all))
 }
 
 /// Error of a request whose model failed before the last event.

@@ -2,12 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{mem, thread};
 
 use super::answer::{Event, Sink};
 
 /// Interval at which a waiting caller is asked whether it still wants the result.
 pub(super) const POLL: Duration = Duration::from_millis(50);
+
+/// Shortest time between two reads of all events.
+const APART: Duration = Duration::from_millis(1);
 
 /// Creates the two ends of a queue. Once `most` events wait, a further piece is appended to the last waiting piece of
 /// the same answer, so that a slow reader gets larger pieces and the queue stays short.
@@ -21,6 +25,10 @@ pub fn relay(most: usize) -> (Sink, Relay) {
 #[derive(Default)]
 struct State {
     events: VecDeque<Event>,
+    /// Number of readers that wait: a writer without one makes no system call.
+    waiting: usize,
+    /// Time of the last [`Relay::all_while`].
+    read: Option<Instant>,
     /// Set once the sink is dropped.
     ended: bool,
 }
@@ -45,14 +53,18 @@ impl Writer {
         if let Some(event) = if full { merged(state.events.back_mut(), event) } else { Some(event) } {
             state.events.push_back(event);
         }
-        self.0.added.notify_one();
+        let waiting = state.waiting;
+        drop(state);
+        if waiting > 0 {
+            self.0.added.notify_one();
+        }
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
         self.0.state().ended = true;
-        self.0.added.notify_one();
+        self.0.added.notify_all();
     }
 }
 
@@ -77,18 +89,37 @@ pub struct Relay(Arc<Queue>);
 
 impl Relay {
     /// The next event; waits for it. `None` once all have been read and the request has ended, or once `wanted`, which
-    /// is asked several times a second, has returned false.
+    /// is asked several times a second while there is none, has returned false.
     pub fn next_while(&self, wanted: &dyn Fn() -> bool) -> Option<Event> {
+        self.waited(wanted)?.events.pop_front()
+    }
+
+    /// All events that have come; waits for the first. `None` as in [`Relay::next_while`]. Reads are at least [`APART`]
+    /// apart, so that a fast model wakes its reader once for several tokens.
+    pub fn all_while(&self, wanted: &dyn Fn() -> bool) -> Option<VecDeque<Event>> {
+        let rest = self.0.state().read.map_or(Duration::ZERO, |read| APART.saturating_sub(read.elapsed()));
+        thread::sleep(rest);
+        let mut state = self.waited(wanted)?;
+        state.read = Some(Instant::now());
+        Some(mem::take(&mut state.events))
+    }
+
+    /// The queue, once it has an event.
+    fn waited(&self, wanted: &dyn Fn() -> bool) -> Option<MutexGuard<'_, State>> {
         let mut state = self.0.state();
-        loop {
-            if let Some(event) = state.events.pop_front() {
-                return Some(event);
-            }
-            if state.ended || !wanted() {
+        while state.events.is_empty() {
+            if state.ended {
                 return None;
             }
-            state = self.0.added.wait_timeout(state, POLL).unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting += 1;
+            let waited = self.0.added.wait_timeout(state, POLL).unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            state.waiting -= 1;
+            if waited.1.timed_out() && state.events.is_empty() && !wanted() {
+                return None;
+            }
         }
+        Some(state)
     }
 }
 
@@ -138,5 +169,20 @@ mod tests {
         assert!(relay.next_while(&|| true).is_none());
         let (_sink, open) = super::relay(2);
         assert!(open.next_while(&|| false).is_none());
+    }
+
+    #[test]
+    fn events_that_have_come_are_read_at_once() {
+        let (mut sink, relay) = relay(8);
+        for event in [piece(0, "a"), piece(0, "bc"), piece(1, "x")] {
+            sink(event);
+        }
+        assert_eq!(relay.all_while(&|| false).map(|events| events.len()), Some(3));
+        sink(piece(0, "d"));
+        let began = Instant::now();
+        assert_eq!(relay.all_while(&|| false).map(|events| events.len()), Some(1));
+        assert!(began.elapsed() > APART / 2);
+        drop(sink);
+        assert!(relay.all_while(&|| true).is_none());
     }
 }

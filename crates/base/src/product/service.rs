@@ -5,13 +5,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 
 use super::answer::{Generation, Sink, Ticket};
 use super::card::{Load, ModelCard};
-use super::output::{RequestOutput, abandoned};
-use super::relay::{POLL, relay};
+use super::output::{RequestOutput, abandoned, collected, outputs_while};
+use super::relay::POLL;
 use super::request::{Conversation, GenerateRequest, Prompt, PromptPart};
 use crate::error::Result;
-
-/// Events that wait for a caller who collects whole answers.
-const RELAYED: usize = 64;
 
 /// Receives vectors or scores, one per text of a request, or an error.
 pub type VectorSink = Box<dyn FnOnce(Result<Vec<Vec<f32>>>) + Send>;
@@ -108,32 +105,36 @@ pub trait Generate: Send + Sync {
         self.submit_while(request, sink, &|| true)
     }
 
-    /// Answers several requests, computed together, and waits for them; returns each request's answers, in order.
-    /// `None` once `wanted`, which is asked several times a second, has returned false; the requests are then cancelled.
+    /// Answers several requests, computed together, and waits for them; returns everything that each one's events
+    /// reported, in order. `None` once `wanted`, which is asked several times a second, has returned false; the requests
+    /// are then cancelled.
     ///
     /// # Errors
     /// The first request that is refused or fails.
+    fn outputs_while(
+        &self,
+        requests: Vec<GenerateRequest>,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Option<Vec<RequestOutput>>> {
+        let mut open = Vec::with_capacity(requests.len());
+        for request in requests {
+            let (sink, collected) = collected(request.answers);
+            open.push((collected, self.submit_while(request, sink, wanted)?));
+        }
+        outputs_while(open.iter().map(|(collected, _)| collected), wanted)
+    }
+
+    /// The answers alone of [`Generate::outputs_while`].
+    ///
+    /// # Errors
+    /// The same.
     fn generate_while(
         &self,
         requests: Vec<GenerateRequest>,
         wanted: &dyn Fn() -> bool,
     ) -> Result<Option<Vec<Vec<Generation>>>> {
-        let mut open = Vec::with_capacity(requests.len());
-        for request in requests {
-            let (sink, relay) = relay(RELAYED);
-            open.push((RequestOutput::of(request.answers), relay, self.submit_while(request, sink, wanted)?));
-        }
-        let mut all = Vec::with_capacity(open.len());
-        for (mut collected, relay, _ticket) in open {
-            while let Some(event) = relay.next_while(wanted) {
-                collected.push(event);
-            }
-            if !collected.is_over() && !wanted() {
-                return Ok(None);
-            }
-            all.push(collected.generations()?);
-        }
-        Ok(Some(all))
+        let outputs = self.outputs_while(requests, wanted)?;
+        outputs.map(|all| all.into_iter().map(RequestOutput::generations).collect()).transpose()
     }
 }
 

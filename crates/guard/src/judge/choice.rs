@@ -3,16 +3,13 @@
 use std::time::SystemTime;
 
 use fathom_base::{
-    Generate, GenerateRequest, Prompt, Relay, RequestOutput, Sampling, Service, Structure, Ticket,
-    TokenLogprob, Usage, relay,
+    GenerateRequest, Prompt, RequestOutput, Sampling, Service, Structure, TokenLogprob, Usage,
 };
 
 use super::question::{JudgeError, JudgeResult, Question};
 
 /// Alternatives read per token.
 const ALTERNATIVES: usize = 64;
-/// Events of a request that wait for its reader.
-const RELAYED: usize = 64;
 
 /// Texts to choose from.
 #[derive(Clone, Debug)]
@@ -96,13 +93,6 @@ fn only_match(choices: &[String], text: &str) -> Option<usize> {
     }
 }
 
-/// A request in progress.
-struct Open {
-    relay: Relay,
-    output: RequestOutput,
-    _ticket: Ticket,
-}
-
 /// The outputs of requests that are generated together.
 ///
 /// # Errors
@@ -113,24 +103,7 @@ pub(crate) fn answers(
     question: Question<'_>,
 ) -> JudgeResult<Vec<RequestOutput>> {
     let began = SystemTime::now();
-    let mut open = Vec::with_capacity(requests.len());
-    for request in requests {
-        let output = RequestOutput::of(request.answers);
-        let (sink, relay) = relay(RELAYED);
-        let _ticket = Generate::submit_while(service, request, sink, question.wanted)?;
-        open.push(Open { relay, output, _ticket });
-    }
-    let finish = |mut open: Open| {
-        while let Some(event) = open.relay.next_while(question.wanted) {
-            open.output.push(event);
-        }
-        match open.output.failed.take() {
-            Some(error) => Err(error.into()),
-            None if open.output.is_over() => Ok(open.output),
-            None => Err(JudgeError::Late),
-        }
-    };
-    let outputs: Vec<RequestOutput> = open.into_iter().map(finish).collect::<JudgeResult<_>>()?;
+    let outputs = service.outputs_while(requests, question.wanted)?.ok_or(JudgeError::Late)?;
     let mut usage = Usage::default();
     for output in &outputs {
         usage.prompt_tokens += output.prompt.len();

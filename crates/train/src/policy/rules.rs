@@ -71,7 +71,7 @@ recipe! {
         pub pattern: Option<String>,
         /// For `function`: its version, which its owner changes with its answers.
         pub version: String,
-        /// For `function`: BLAKE3 hash of its source.
+        /// For `function`: SHA-256 hash of its source.
         pub source: String,
         /// For `function`: the same answers get the same numbers, so that a resumed run goes on as if it had not ended.
         pub pure: bool = true,
