@@ -30,11 +30,11 @@ pub mod tokens;
 
 pub use error::{Error, IoError, Result};
 pub use product::{
-    Administer, Answer, Beams, Classify, Collected, Continuation, Conversation, Describe, EarlyStopping,
-    Embed, Evaluate, Event, Flow, Generate, GenerateRequest, Generation, LanguageModel, Load, LogLikelihood,
-    ModelCard, Numbers, PartialSampling, Prompt, PromptPart, Relay, RequestOutput, Sampling, Service, Sink,
-    SpecialTokens, Stop, Structure, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage, VectorSink,
-    collected, likelihoods, outputs_while, relay,
+    Administer, Answer, Beams, Classify, Continuation, Conversation, Describe, EarlyStopping, Embed,
+    Evaluate, Event, Flow, Generate, GenerateRequest, Generation, LanguageModel, Load, LogLikelihood,
+    ModelCard, Numbers, PartialSampling, PendingOutput, Prompt, PromptPart, Relay, RequestOutput, Sampling,
+    Service, Sink, SpecialTokens, Stop, Structure, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage,
+    VectorSink, collect_output, likelihoods, outputs_while, relay,
 };
 
 #[doc(hidden)]

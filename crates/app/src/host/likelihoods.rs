@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use fathom_base::{
-    Continuation, Describe, Error, GenerateRequest, LanguageModel, LogLikelihood, Result, collected,
+    Continuation, Describe, Error, GenerateRequest, LanguageModel, LogLikelihood, Result, collect_output,
     outputs_while,
 };
 use fathom_engine::Handle;
@@ -53,7 +53,7 @@ fn after_contexts(service: &Handle, texts: &[Continuation], wave: &[usize]) -> R
     for text in wave.iter().map(|at| &texts[*at]) {
         let ids = [&text.context[..], &text.continuation].concat();
         let request = GenerateRequest { prompt_logprobs: Some(0), ..GenerateRequest::greedy(ids, 1) };
-        let (sink, collected) = collected(1);
+        let (sink, collected) = collect_output(1);
         open.push((collected, service.submit_from((request, text.context.len()), sink, &|| true)?));
     }
     let outputs = outputs_while(open.iter().map(|(collected, _)| collected), &|| true)?.unwrap_or_default();

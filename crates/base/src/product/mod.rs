@@ -15,7 +15,7 @@ mod service;
 pub use answer::{Event, Flow, Generation, Sink, Stop, Ticket, TokenLogprob, Usage};
 pub use card::{Load, ModelCard};
 pub use model::{Continuation, LanguageModel, LogLikelihood, likelihoods};
-pub use output::{Answer, Collected, RequestOutput, collected, outputs_while};
+pub use output::{Answer, PendingOutput, RequestOutput, collect_output, outputs_while};
 pub use relay::{Relay, relay};
 pub use request::{
     Beams, Conversation, EarlyStopping, GenerateRequest, PartialSampling, Prompt, PromptPart, Sampling,

@@ -94,10 +94,10 @@ impl RequestOutput {
 
 /// Creates a sink that collects the events of a request with this number of answers on the service's own thread, and
 /// the reader's end, which is woken once, when the request has ended.
-pub fn collected(answers: usize) -> (Sink, Collected) {
+pub fn collect_output(answers: usize) -> (Sink, PendingOutput) {
     let (to, receive) = channel();
     let mut collector = Collector { output: RequestOutput::of(answers), to };
-    (Box::new(move |event| collector.push(event)), Collected(receive))
+    (Box::new(move |event| collector.push(event)), PendingOutput(receive))
 }
 
 struct Collector {
@@ -119,7 +119,7 @@ impl Drop for Collector {
 }
 
 /// The reader's end of a request whose events are collected.
-pub struct Collected(Receiver<RequestOutput>);
+pub struct PendingOutput(Receiver<RequestOutput>);
 
 /// Waits for requests, whose tickets the caller holds; returns their outputs, in order. `None` once `wanted`, which is
 /// asked several times a second, has returned false.
@@ -127,11 +127,11 @@ pub struct Collected(Receiver<RequestOutput>);
 /// # Errors
 /// The first request that failed, or ended without its last event.
 pub fn outputs_while<'a>(
-    open: impl IntoIterator<Item = &'a Collected>,
+    open: impl IntoIterator<Item = &'a PendingOutput>,
     wanted: &dyn Fn() -> bool,
 ) -> Result<Option<Vec<RequestOutput>>> {
     let (mut all, mut next) = (Vec::new(), Instant::now() + POLL);
-    for Collected(receive) in open {
+    for PendingOutput(receive) in open {
         let output = loop {
             match receive.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(output) => break output,

@@ -118,7 +118,7 @@ pub trait Generate: Send + Sync {
     ) -> Result<Option<Vec<RequestOutput>>> {
         let mut open = Vec::with_capacity(requests.len());
         for request in requests {
-            let (sink, collected) = collected(request.answers);
+            let (sink, collected) = collect_output(request.answers);
             open.push((collected, self.submit_while(request, sink, wanted)?));
         }
         outputs_while(open.iter().map(|(collected, _)| collected), wanted)
