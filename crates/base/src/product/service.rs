@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 
 use super::answer::{Generation, Sink, Ticket};
 use super::card::{Load, ModelCard};
-use super::output::{RequestOutput, abandoned, collected, outputs_while};
+use super::output::{RequestOutput, abandoned, collect_output, outputs_while};
 use super::relay::POLL;
 use super::request::{Conversation, GenerateRequest, Prompt, PromptPart};
 use crate::error::Result;
