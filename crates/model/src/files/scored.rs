@@ -83,6 +83,11 @@ impl<'a> WithRandomTensor<'a> {
         });
         WithRandomTensor { source, added }
     }
+
+    /// Names of the tensors that were added.
+    pub fn added(&self) -> impl Iterator<Item = &str> {
+        self.added.keys().map(String::as_str)
+    }
 }
 
 impl Source for WithRandomTensor<'_> {
