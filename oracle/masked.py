@@ -33,6 +33,9 @@ def cases():
         "distilbert": (t.DistilBertForMaskedLM, t.DistilBertConfig(**distil)),
         "electra": (t.ElectraForMaskedLM, t.ElectraConfig(embedding_size=32, **SIZES, **DROPS)),
         "deberta": (t.DebertaV2ForMaskedLM, t.DebertaV2Config(**SIZES, **DROPS, **deberta)),
+        "deberta_new_head": (t.DebertaV2ForMaskedLM, t.DebertaV2Config(legacy=False, **SIZES, **DROPS, **deberta)),
+        "roberta_untied": (t.RobertaForMaskedLM, t.RobertaConfig(tie_word_embeddings=False, **SIZES, **DROPS)),
+        "distilbert_untied": (t.DistilBertForMaskedLM, t.DistilBertConfig(tie_word_embeddings=False, **distil)),
         "modernbert": (t.ModernBertForMaskedLM, t.ModernBertConfig(**modern)),
         "modernbert_biased": (
             t.ModernBertForMaskedLM,
@@ -67,7 +70,7 @@ def write(name, make, config):
     loss = torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
     loss.backward()
     # The table of a tied head has two names, of which files have the embedding's.
-    heads = ("decoder.weight", "decoder.bias", "vocab_projector.weight", "generator_lm_head.weight")
+    heads = () if name.endswith("_untied") else ("decoder.weight", "decoder.bias", "vocab_projector.weight", "generator_lm_head.weight")
     named = [(name, weight) for name, weight in model.named_parameters(remove_duplicate=False) if not name.endswith(heads)]
     if name.startswith("modernbert"):
         named.append(("decoder.bias", model.decoder.bias))

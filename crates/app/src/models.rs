@@ -75,7 +75,7 @@ pub fn load(
 ) -> Result<LoadedModel> {
     let ranks = &Ranks::default();
     let how = How { disk: &|_, _| Ok(None), ranks, quantized: None, adapt: &Ok };
-    load_part(device, folder, dtype, &how, events)
+    load_how(device, folder, dtype, (&how, false), events)
 }
 
 /// [`load`] for inference: blocks of a GGUF file, and linear layers quantized in groups, stay packed if the machine can
@@ -157,13 +157,24 @@ pub(crate) struct How<'a> {
     pub adapt: &'a dyn Fn(Spec) -> Result<Spec>,
 }
 
-/// [`load`], for a rank's part. A head of scores that the folder lacks, and projections of hidden states, are
-/// initialized randomly.
+/// [`load`], for a rank's part of a model in training. A head that the folder lacks, and projections of hidden states,
+/// are initialized randomly.
 pub(crate) fn load_part(
     device: &Device,
     folder: &Path,
     dtype: Option<DType>,
     how: &How<'_>,
+    events: &dyn Events,
+) -> Result<LoadedModel> {
+    load_how(device, folder, dtype, (how, true), events)
+}
+
+/// Loads a rank's part of a model, in which an encoder's head may be new.
+fn load_how(
+    device: &Device,
+    folder: &Path,
+    dtype: Option<DType>,
+    (how, new_head): (&How<'_>, bool),
     events: &dyn Events,
 ) -> Result<LoadedModel> {
     exported::verify(folder)?;
@@ -182,15 +193,20 @@ pub(crate) fn load_part(
     let (model, mut params) = Model::declare_quantized(device, &spec, dtype, disk, how);
     if needs_scores {
         fathom_model::load(device, &model, &mut params, &new_scores(&opened.source, &spec))?;
-    } else if spec.encoder.is_some() {
+    } else if spec.encoder.is_some() && new_head {
         let source = WithRandomTensor::head(&opened.source, &spec, SEED);
+        let new: Vec<&str> = source.added().collect();
         let masked = spec.encoder.as_ref().is_some_and(|parts| parts.head == EncoderHead::Masked);
-        if spec.adapter.is_some() && masked && source.has_random() {
+        if spec.adapter.is_some() && masked && !new.is_empty() {
             refuse!(
                 "{}: it has no masked-language head, which an adapter leaves as it is; start from a folder with one, or train all of \
-                 the model first",
+                     the model first",
                 folder.display()
             );
+        }
+        if device.mesh.rank() == 0 && !new.is_empty() {
+            let message = "the head begins from new weights, which the folder does not have";
+            events.note(&format!("{}: {message}: {}", folder.display(), new.join(", ")));
         }
         fathom_model::load(device, &model, &mut params, &source)?;
     } else if let Some(StateProjections { count, columns }) = spec.projections {
@@ -421,4 +437,45 @@ pub(crate) fn check_writes(path: &Path, spec: &Spec) -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use fathom_cpu::Cpu;
+
+    use super::*;
+    use crate::events::Event;
+
+    #[derive(Default)]
+    struct Notes(Mutex<Vec<String>>);
+
+    impl Events for Notes {
+        fn on(&self, event: Event) {
+            if let (Event::Note(text), Ok(mut notes)) = (event, self.0.lock()) {
+                notes.push(text);
+            }
+        }
+    }
+
+    /// A run of training makes the head that a folder lacks, and says so; everything else names the tensor.
+    #[test]
+    fn a_missing_head_of_an_encoder_is_made_for_training_alone() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/encoders/bert");
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::copy(golden.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+        let config = std::fs::read_to_string(golden.join("config.json")).unwrap();
+        let config = config.replace("BertForSequenceClassification", "BertForMaskedLM");
+        std::fs::write(folder.path().join("config.json"), config).unwrap();
+        let device = || Device::new(Arc::new(Cpu::new(1, None)), 1 << 26);
+        let notes = Notes::default();
+        let error = load(&device(), folder.path(), None, &notes).err().unwrap().to_string();
+        assert!(error.contains("cls.predictions."), "{error}");
+        let ranks = &Ranks::default();
+        let how = How { disk: &|_, _| Ok(None), ranks, quantized: None, adapt: &Ok };
+        load_part(&device(), folder.path(), None, &how, &notes).unwrap();
+        let said = notes.0.lock().unwrap().join("\n");
+        assert!(said.contains("new weights") && said.contains("cls.predictions.bias"), "{said}");
+    }
 }

@@ -164,9 +164,10 @@ impl Model {
     ) -> Batch {
         let own = |values: &[i32]| device.from_i32(&sharing.own(device, values), Category::Data);
         let text = self.text(device, &sharing.own(device, ids));
-        let first = spec.first_position() as i32;
-        let shifted: Vec<i32> = positions.iter().map(|position| position + first).collect();
-        let (ids, own_positions) = (own(&self.looked_up(ids)), own(&shifted));
+        let own_positions = own(positions);
+        let rows = position_rows(spec.first_position(), ids, positions, docs);
+        let rows = rows.map_or_else(|| own_positions.clone(), |rows| own(&rows));
+        let ids = own(&self.looked_up(ids));
         let reaches = spec.reaches();
         let (masks, context) = if reaches.iter().any(|reach| reach.looks_ahead()) {
             let together = || reaches.iter().map(|reach| reach.mask(device, &own_positions, docs, caps.docs));
@@ -188,7 +189,7 @@ impl Model {
         let ropes = self.rotations(device, &own_positions, caps.seq_tokens);
         let documents = spec.mixes_by_document().then(|| sharing.documents(device, caps.docs));
         let slopes = self.slopes(device);
-        Batch { documents, masks, ropes, context, text, slopes, ..Batch::new(ids, own_positions) }
+        Batch { documents, masks, ropes, context, text, slopes, ..Batch::new(ids, rows) }
     }
 
     /// f32 [1, heads]: slopes by distance of this rank's heads, if attention has them.
@@ -240,6 +241,25 @@ impl Model {
         };
         self.spec.ropes.iter().map(table).collect()
     }
+}
+
+/// Rows of the table of positions; `None` if they are the positions. Where a row comes before the first, it is that of
+/// the token of padding with the same number, which is not counted (RoBERTa).
+fn position_rows(first: usize, ids: &[i32], positions: &[i32], docs: &[Range<usize>]) -> Option<Vec<i32>> {
+    let (first, padding) = (first as i32, first.checked_sub(1)? as i32);
+    let mut rows: Vec<i32> = positions.iter().map(|position| position + first).collect();
+    for doc in docs {
+        let mut padded = 0;
+        for at in doc.clone() {
+            if ids[at] == padding {
+                padded += 1;
+                rows[at] = padding;
+            } else {
+                rows[at] -= padded;
+            }
+        }
+    }
+    Some(rows)
 }
 
 impl Reach {

@@ -200,17 +200,31 @@ impl<'a> Config<'a> {
 
     /// An activation function by Transformers' name.
     pub fn activation(&self, key: &'static str, default: &str) -> Result<Activation> {
-        let name = self.or(key, default.to_string())?;
-        match name.as_str() {
+        self.activation_named(key, &self.or(key, default.to_string())?)
+    }
+
+    /// An activation function by Transformers' name, which belongs to a key.
+    pub fn activation_named(&self, key: &str, name: &str) -> Result<Activation> {
+        match name {
             "silu" | "swish" => Ok(Activation::Silu),
-            "gelu" => Ok(Activation::GeluErf),
-            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
+            "gelu" | "gelu_python" => Ok(Activation::GeluErf),
+            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" | "gelu_accurate" | "gelu_python_tanh" => {
+                Ok(Activation::GeluTanh)
+            }
             "relu" => Ok(Activation::Relu),
             "relu2" => Ok(Activation::Relu2),
             other => {
                 let known = "silu, swish, gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, relu, relu2";
                 Err(self.refuse(key, format!("is \"{other}\"; supported: {known}")))
             }
+        }
+    }
+
+    /// Refuses any activation function but SiLU, by either of its names.
+    pub fn silu(&self, key: &'static str) -> Result<()> {
+        match self.raw(key) {
+            Some(name) if name == "swish" => Ok(()),
+            _ => self.only(key, "\"silu\""),
         }
     }
 

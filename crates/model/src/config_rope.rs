@@ -11,7 +11,8 @@ use crate::rope::{RopeScaling, RopeSpec};
 pub(crate) struct RopeKeys {
     /// Key of the base, with its default.
     pub theta: (&'static str, f64),
-    /// Key of the rotated share of a head, with its default; families without it rotate all.
+    /// Key of the rotated share of a head, with its default; families without it rotate all. The key is empty where only
+    /// the map has one.
     pub partial: Option<(&'static str, f64)>,
     /// Families with a setting per kind of layer: the kind whose setting is the main one.
     pub nested: Option<&'static str>,
@@ -185,7 +186,7 @@ pub(crate) fn parameters(rope: &RopeSpec) -> Value {
 /// Adds a rotary setting in Transformers 4's keys, which 5 reads as well.
 pub(crate) fn write_rope(map: &mut Map<String, Value>, keys: &RopeKeys, rope: &RopeSpec, head_dim: usize) {
     map.insert(keys.theta.0.into(), json!(rope.theta));
-    if let Some((key, _)) = keys.partial {
+    if let Some((key, _)) = keys.partial.filter(|(key, _)| !key.is_empty()) {
         map.insert(key.into(), json!(rope.rot_dim as f64 / head_dim as f64));
     }
     let scaling = match rope.scaling {

@@ -21,6 +21,7 @@ const BERT_PARTS: EncoderNames = EncoderNames {
     pool: ["bert.pooler.dense", ""],
     tokens: "classifier",
     masked: ["cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions"],
+    own_head: "cls.predictions.decoder",
 };
 
 const BERT_NAMES: Names = Names {
@@ -48,6 +49,7 @@ const ROBERTA_NAMES: Names = Names {
     encoder: Some(EncoderNames {
         pool: ["classifier.dense", ""],
         masked: ["lm_head.dense", "lm_head.layer_norm", "lm_head"],
+        own_head: "lm_head.decoder",
         ..BERT_PARTS
     }),
     // A folder may contain BERT's pooler without using it.
@@ -73,10 +75,12 @@ const MPNET_NAMES: Names = Names {
     ..ROBERTA_NAMES
 };
 
+const DEBERTA_PARTS: EncoderNames = EncoderNames { pool: ["pooler.dense", ""], ..BERT_PARTS };
+
 const DEBERTA_NAMES: Names = Names {
     base: "deberta.",
     qkv: Qkv::Separate(["attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"]),
-    encoder: Some(EncoderNames { pool: ["pooler.dense", ""], ..BERT_PARTS }),
+    encoder: Some(DEBERTA_PARTS),
     ignored_starts: &[
         "cls.",
         "lm_head.",
@@ -95,6 +99,7 @@ const ELECTRA_NAMES: Names = Names {
     encoder: Some(EncoderNames {
         pool: ["classifier.dense", ""],
         masked: ["generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head"],
+        own_head: "generator_lm_head",
         ..BERT_PARTS
     }),
     ignored_starts: &[
@@ -118,6 +123,7 @@ const DISTILBERT_NAMES: Names = Names {
     encoder: Some(EncoderNames {
         pool: ["pre_classifier", ""],
         masked: ["vocab_transform", "vocab_layer_norm", "vocab_projector"],
+        own_head: "vocab_projector",
         ..BERT_PARTS
     }),
     ignored_starts: &[
@@ -146,6 +152,7 @@ const MODERNBERT_NAMES: Names = Names {
     encoder: Some(EncoderNames {
         pool: ["head.dense", "head.norm"],
         masked: ["head.dense", "head.norm", "decoder"],
+        own_head: "decoder",
         ..BERT_PARTS
     }),
     ignored: &[],
@@ -169,6 +176,17 @@ pub(super) static XLM: Family = family("xlm-roberta", "XLMRobertaForSequenceClas
 pub(super) static MPNET: Family = family("mpnet", "MPNetForSequenceClassification", MPNET_NAMES);
 /// DeBERTa v2 and v3.
 pub(super) static DEBERTA: Family = family("deberta-v2", "DebertaV2ForSequenceClassification", DEBERTA_NAMES);
+/// The same with the masked-language head of `legacy: false`, which always is the table of the embedding.
+pub(super) static DEBERTA_NEW: Family = family(
+    "deberta-v2",
+    "DebertaV2ForSequenceClassification",
+    Names { encoder: Some(DEBERTA_NEW_PARTS), ..DEBERTA_NAMES },
+);
+const DEBERTA_NEW_PARTS: EncoderNames = EncoderNames {
+    masked: ["lm_predictions.lm_head.dense", "lm_predictions.lm_head.LayerNorm", "lm_predictions.lm_head"],
+    own_head: "",
+    ..DEBERTA_PARTS
+};
 /// ELECTRA.
 pub(super) static ELECTRA: Family = family("electra", "ElectraForSequenceClassification", ELECTRA_NAMES);
 /// DistilBERT.

@@ -80,7 +80,9 @@ impl Encoder {
         let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
         let mut batch =
             self.loaded.model.batch(&self.loaded.device, packed, Caps { docs: docs.len(), seq_tokens });
-        batch.masks = masks_apart(&self.loaded.device, &self.loaded.model.spec, &batch.positions, &docs);
+        // The batch's own positions are rows of a table, which padding does not count in.
+        let positions = self.loaded.device.from_i32(&positions, Category::Data);
+        batch.masks = masks_apart(&self.loaded.device, &self.loaded.model.spec, &positions, &docs);
         if self.spec.types() > 1 && texts.iter().any(|text| text.first < text.ids.len()) {
             let types = |text: &TextIds| (0..text.ids.len()).map(|at| i32::from(at >= text.first)).collect();
             let types: Vec<i32> = texts.iter().flat_map(|text| -> Vec<i32> { types(text) }).collect();

@@ -18,7 +18,6 @@ const KINDS: [&str; 2] = ["full_attention", "sliding_attention"];
 /// Reads what distinguishes it.
 pub(super) fn read(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
     c.only("decoder_bias", "true")?;
-    c.only("classifier_pooling", "\"cls\"")?;
     c.only("rope_scaling", "null")?;
     for key in [
         "mlp_dropout",

@@ -230,7 +230,8 @@ fn terms(c: &Config<'_>) -> Result<Vec<String>> {
 /// Activation of the projection before a text's labels.
 fn text_pool(spec: &Spec) -> Option<Activation> {
     let parts = spec.encoder.as_ref();
-    let own = parts.filter(|parts| parts.head != EncoderHead::Masked).and_then(|parts| parts.pool);
+    let modern = spec.family.model_type == "modernbert";
+    let own = parts.filter(|parts| modern || parts.head != EncoderHead::Masked).and_then(|parts| parts.pool);
     match spec.family.model_type {
         "distilbert" => Some(Activation::Relu),
         // Their configurations name it.
@@ -254,6 +255,7 @@ pub(crate) fn with_head(mut spec: Spec, head: EncoderHead) -> Spec {
     let modern = kind == "modernbert";
     parts.pool = match head {
         EncoderHead::None => None,
+        EncoderHead::Masked if modern => text,
         EncoderHead::Masked if matches!(kind, "bert" | "deberta-v2" | "distilbert") => Some(act),
         EncoderHead::Masked => Some(Activation::GeluErf),
         EncoderHead::Text(_) => text,
@@ -261,7 +263,8 @@ pub(crate) fn with_head(mut spec: Spec, head: EncoderHead) -> Spec {
     };
     parts.pool_norm = parts.pool.is_some() && (modern || head == EncoderHead::Masked);
     parts.pool_bias = !modern || parts.pool_bias;
+    let kept = parts.head == head;
     parts.head = head;
-    spec.tied = head == EncoderHead::Masked;
+    spec.tied = head == EncoderHead::Masked && (spec.tied || !kept);
     spec
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::families::{CUSTOM_BERT, CUSTOM_DEBERTA, DEBERTA, ENCODERS};
+use super::families::{CUSTOM_BERT, CUSTOM_DEBERTA, DEBERTA, DEBERTA_NEW, ENCODERS};
 use super::read::{blocks, with_head};
 use super::task::{Task, ranks_by_sigmoid};
 use crate::config::Config;
@@ -27,13 +27,12 @@ pub struct EncoderSpec {
 }
 
 /// Keys of published configurations that change nothing here.
-const IGNORED: [&str; 16] = [
+const IGNORED: [&str; 15] = [
     "output_past",
     // From Sentence-Transformers; see `Task`.
     "sbert_ce_default_activation_function",
     "sentence_transformers",
     "tie_word_embeddings",
-    "legacy",
     "pooler_dropout",
     "cls_dropout",
     "directionality",
@@ -127,6 +126,7 @@ impl EncoderSpec {
         let labels = labels(head.unwrap_or(&c))?;
         let task = Task::read(head.unwrap_or(&c), labels.len())?;
         let sigmoid = ranks_by_sigmoid(file, map)?;
+        check_pooling(&c, family, found.unwrap_or(EncoderHead::Text(0)))?;
         c.finish(family.model_type)?;
         if let Some(EncoderHead::Tokens(_)) = found {
             let what = "names a class with labels of tokens, which is trained and not served; served are labels of texts, vectors and scores";
@@ -158,11 +158,23 @@ pub(crate) fn whole(c: &Config<'_>) -> Result<Spec> {
         Some(EncoderHead::Tokens(_)) => EncoderHead::Tokens(counted),
         Some(bare) => bare,
     };
-    if head == EncoderHead::Masked {
-        c.only("tie_word_embeddings", "true")?;
-    }
+    check_pooling(c, family, head)?;
     c.finish(family.model_type)?;
-    Ok(with_head(model, head))
+    let mut model = with_head(model, head);
+    let own = family.names.encoder.is_some_and(|names| !names.own_head.is_empty());
+    if head == EncoderHead::Masked && own {
+        model.tied = c.or("tie_word_embeddings", true)?;
+    }
+    Ok(model)
+}
+
+/// Refuses a ModernBERT with labels of texts that reads the mean of all tokens; no other head reads the key.
+fn check_pooling(c: &Config<'_>, family: &Family, head: EncoderHead) -> Result<()> {
+    match (family.model_type, head) {
+        ("modernbert", EncoderHead::Text(_)) => c.only("classifier_pooling", "\"cls\""),
+        ("modernbert", _) => c.or("classifier_pooling", String::new()).map(drop),
+        _ => Ok(()),
+    }
 }
 
 /// The family of a configuration, with the keys that change nothing marked as read.
@@ -171,6 +183,9 @@ fn family(c: &Config<'_>) -> Result<&'static Family> {
         c.raw(key);
     });
     let kind: String = c.or("model_type", String::new())?;
+    if kind == DEBERTA.model_type && !c.or("legacy", true)? {
+        return Ok(&DEBERTA_NEW);
+    }
     of_kind(&kind).ok_or_else(|| {
         let known = ENCODERS.map(|family| family.model_type).join(", ");
         c.refuse("model_type", format!("is \"{kind}\"; encoders are supported of: {known}"))

@@ -31,7 +31,7 @@ impl EncoderInput {
 
 impl LastParams {
     /// Declares the head and the projection before it, whole on every rank as they have few rows; the masked-language
-    /// head is the embedding's table, which also takes the place of a head that is missing.
+    /// head is the embedding's table, which also takes the place of a head that is missing, unless it has its own.
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, parts: &EncoderParts, tokens: ParamId) -> LastParams {
         let bare = LastParams {
             norm: None,
@@ -63,9 +63,13 @@ impl LastParams {
             .then(|| w.norm(of_norm, Module::Head, s.hidden, s.normed(norm)));
         let at = (Module::Head, Kind::Bias);
         if labels == 0 {
-            let (vocab, stored) = ([s.vocab], InFiles::one(head, s.vocab));
-            let bias = WeightSpec::new(of_head, at, [1, s.vocab], Cut::Rows(&vocab), stored);
-            return LastParams { pool, pool_norm, head_bias: Some(w.weight(bias)), ..bare };
+            let (vocab, name) = ([s.vocab], if s.tied { head } else { names.own_head });
+            let stored = || InFiles::one(name, s.vocab);
+            let table = (Module::Head, Kind::Table);
+            let table = WeightSpec::new(of_head, table, [s.vocab, s.hidden], Cut::Rows(&vocab), stored());
+            let head = if s.tied { tokens } else { w.weight(table) };
+            let bias = WeightSpec::new(of_head, at, [1, s.vocab], Cut::Rows(&vocab), stored());
+            return LastParams { pool, pool_norm, head, head_bias: Some(w.weight(bias)), ..bare };
         }
         let shape = [labels, s.hidden];
         let stored = InFiles::whole(format!("{head}.weight"), shape);

@@ -37,6 +37,9 @@ pub(super) fn config(s: &Spec, map: &mut Map<String, Value>) {
     if parts.first_position > 0 {
         put("pad_token_id", json!(parts.first_position - 1));
     }
+    if parts.head == EncoderHead::Masked && !s.tied {
+        put("tie_word_embeddings", json!(false));
+    }
     match s.family.model_type {
         "electra" => drop(put("embedding_size", json!(s.hidden))),
         "deberta-v2" => deberta(s, parts, map),
@@ -48,6 +51,10 @@ pub(super) fn config(s: &Spec, map: &mut Map<String, Value>) {
 
 fn deberta(s: &Spec, parts: &EncoderParts, map: &mut Map<String, Value>) {
     let mut put = |key: &str, value: Value| drop(map.insert(key.into(), value));
+    let masked = s.family.names.encoder.map_or("", |names| names.masked[2]);
+    if masked.starts_with("lm_predictions.") {
+        put("legacy", json!(false));
+    }
     put("position_biased_input", json!(s.learned_positions.is_some()));
     put("pooler_hidden_size", json!(s.hidden));
     put("pooler_hidden_act", json!(activation_name(parts.pool.unwrap_or(s.mlp.activation))));

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::common::{Dialect, KvHeads};
 use super::{common, mamba};
 use crate::config::Config;
-use crate::config_rope::RopeKeys;
+use crate::config_rope::{RopeKeys, parameters};
 use crate::error::Result;
 use crate::spec::{Family, LayerSpec, PartKind, Spec};
 use crate::weight::{Names, Up};
@@ -15,11 +15,7 @@ use crate::weight::{Names, Up};
 const DIALECT: Dialect = Dialect {
     eps: ("rms_norm_eps", 1e-5),
     kv_heads: KvHeads::Fixed(8),
-    rope: RopeKeys {
-        theta: ("rope_theta", 10_000.0),
-        partial: Some(("partial_rotary_factor", 0.5)),
-        nested: None,
-    },
+    rope: RopeKeys { theta: ("rope_theta", 10_000.0), partial: Some(("", 0.5)), nested: None },
     ..common::LLAMA
 };
 
@@ -33,6 +29,7 @@ pub(super) const NAMES: Names = Names {
 };
 
 const INDICES: &str = "attn_layer_indices";
+const PARTIAL: &str = "partial_rotary_factor";
 
 pub(super) static FAMILY: Family = Family {
     model_type: "bamba",
@@ -40,7 +37,7 @@ pub(super) static FAMILY: Family = Family {
     read: |c, family| {
         let bias = common::read_biases(c, true)?;
         let mut spec = Spec { bias, ..common::read(c, family, &DIALECT)? };
-        c.only("hidden_act", "\"silu\"")?;
+        c.silu("hidden_act")?;
         let rotated = spec.ropes.first().map(|rope| rope.rot_dim);
         match c.nullable::<usize>("attn_rotary_emb", None)? {
             Some(columns) if Some(columns) != rotated => {
@@ -49,6 +46,8 @@ pub(super) static FAMILY: Family = Family {
             }
             _ => {}
         }
+        // Transformers reads it from the map alone.
+        c.raw(PARTIAL);
         // Settings of generation and of training.
         c.raw("num_logits_to_keep");
         c.raw("z_loss_coefficient");
@@ -63,6 +62,12 @@ pub(super) static FAMILY: Family = Family {
     },
     write: |s, map| {
         common::write(s, &DIALECT, map);
+        if let Some(rope) = s.ropes.first().filter(|rope| 2 * rope.rot_dim != s.head_dim) {
+            let mut all = parameters(rope);
+            all[PARTIAL] = json!(rope.rot_dim as f64 / s.head_dim as f64);
+            map.insert("rope_parameters".into(), all);
+            map.remove("rope_scaling");
+        }
         common::write_biases(s, true, map);
         mamba::write(s, &mamba::BAMBA, map);
         write_indices(s, map);

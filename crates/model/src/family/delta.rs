@@ -62,7 +62,7 @@ pub(super) fn read_mixer(
     sizes: [usize; 4],
     eps: f32,
 ) -> Result<GatedDelta> {
-    c.only("hidden_act", "\"silu\"")?;
+    c.silu("hidden_act")?;
     let key_heads = c.size_or("linear_num_key_heads", Some(sizes[0]))?;
     let value_heads = c.size_or("linear_num_value_heads", Some(sizes[1]))?;
     if !value_heads.is_multiple_of(key_heads) {

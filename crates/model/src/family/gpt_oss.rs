@@ -33,7 +33,7 @@ pub(super) static FAMILY: Family = Family {
             return Err(c.refuse("rope_scaling", what));
         }
         let mut spec = common::read(c, family, &DIALECT)?;
-        c.only("hidden_act", "\"silu\"")?;
+        c.silu("hidden_act")?;
         c.only("swiglu_limit", "7.0")?;
         c.only("swiglu_alpha", "1.702")?;
         // Duplicates of other keys in the published files.

@@ -21,6 +21,8 @@ pub(super) const DIALECT: Dialect = Dialect {
     ..common::LLAMA
 };
 
+/// The width of MLPs may be under an older name alone.
+const OWN: Dialect = Dialect { ffn: Some(12_288), ..DIALECT };
 const TYPES: &str = "layer_types";
 const INDICES: &str = "full_attn_idxs";
 const ADJUSTS: &str = "block_auto_adjust_ff_dim";
@@ -29,8 +31,8 @@ pub(super) static FAMILY: Family = Family {
     model_type: "lfm2",
     architecture: "Lfm2ForCausalLM",
     read: |c, family| {
-        let mut spec = Spec { qk_norm: QkNorm::PerHead, ..common::read(c, family, &DIALECT)? };
-        c.only("hidden_act", "\"silu\"")?;
+        let mut spec = Spec { qk_norm: QkNorm::PerHead, ..common::read(c, family, &OWN)? };
+        c.silu("hidden_act")?;
         c.only("block_use_swiglu", "true")?;
         c.only("use_pos_enc", "true")?;
         // Other spellings of keys that are there, and initial values.

@@ -18,7 +18,7 @@ pub(super) static FAMILY: Family = Family {
     architecture: "Lfm2MoeForCausalLM",
     read: |c, family| {
         let mut spec = Spec { qk_norm: QkNorm::PerHead, ..common::read(c, family, &lfm2::DIALECT)? };
-        c.only("hidden_act", "\"silu\"")?;
+        c.silu("hidden_act")?;
         lfm2::read_layers(c, &mut spec)?;
         let sizes = [("num_experts", 32), ("num_experts_per_tok", 4), ("moe_intermediate_size", 1792)];
         let mut experts = moe::read(c, sizes[0], sizes[1], sizes[2])?;

@@ -36,7 +36,7 @@ pub(super) static FAMILY: Family = Family {
     read: |c, family| {
         let hidden = c.size("hidden_size")?;
         let eps = c.eps(KEYS.eps, 1e-5)?;
-        c.only("hidden_act", "\"silu\"")?;
+        c.silu("hidden_act")?;
         // A key of Transformers 4.
         c.only("rms_norm", "true")?;
         let mixer = mamba::read(c, &KEYS, hidden, eps)?;

@@ -163,11 +163,14 @@ impl Family {
         let Family { model_type, architecture, .. } = self;
         let architectures: Vec<String> = config.or("architectures", Vec::new())?;
         let classifier = self.classifier();
-        let classifies = !architectures.is_empty() && architectures.iter().all(|name| *name == classifier);
+        let classifies =
+            !architectures.is_empty() && architectures.iter().all(|name| Some(name) == classifier.as_ref());
         // Published folders of MPT have another case.
         let other = architectures.iter().find(|name| !name.eq_ignore_ascii_case(architecture));
         if let Some(other) = other.filter(|_| !classifies) {
-            let what = format!("is {other}; supported for {model_type}: {architecture}, {classifier}");
+            let known = [Some(architecture.to_string()), classifier];
+            let known = known.into_iter().flatten().collect::<Vec<_>>().join(", ");
+            let what = format!("is {other}; supported for {model_type}: {known}");
             return Err(config.refuse("architectures", what));
         }
         let mut spec = (self.read)(config, self)?;
@@ -186,10 +189,11 @@ impl Family {
         Ok(spec)
     }
 
-    /// Transformers' class with a score head instead of the vocabulary's.
-    fn classifier(&self) -> String {
-        let stem = self.architecture.trim_end_matches("ForCausalLM").trim_end_matches("LMHeadModel");
-        format!("{stem}ForSequenceClassification")
+    /// Transformers' class with a score head instead of the vocabulary's, of a family that has one.
+    fn classifier(&self) -> Option<String> {
+        let stems = ["ForCausalLM", "LMHeadModel"].map(|end| self.architecture.strip_suffix(end));
+        let stem = stems.into_iter().flatten().next()?;
+        Some(format!("{stem}ForSequenceClassification"))
     }
 
     /// The object of a `config.json` that both Transformers 4 and 5 load (only 5 where 4 has no keys), without token

@@ -1,8 +1,7 @@
 //! Nemotron-H and Nemotron 3: layers of one sub-layer each: Mamba-2, attention without positions, an MLP of squared
 //! ReLUs, or experts of those, which may lie between projections to a narrower width.
 //!
-//! Transformers' class limits steps to at least `time_step_min`, which no checkpoint was trained with; the range is that of
-//! `time_step_limit` here.
+//! Steps are at least `time_step_min`, whatever `time_step_limit` says, as in Transformers' class.
 
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use super::{common, deepseek, mamba, moe};
 use crate::config::{Config, short};
 use crate::error::Result;
 use crate::made::LlamaSizes;
+use crate::mamba2::Mamba2;
 use crate::spec::{Biases, Family, LayerSpec, Mlp, Moe, PartKind, Reach, SharedExperts, Spec};
 use crate::weight::{Experts, MoeNames, Names, Qkv, Up};
 
@@ -31,15 +31,22 @@ const KEYS: MixerKeys = MixerKeys {
     eps: "layer_norm_epsilon",
 };
 
+/// Key of the least step, and its older name.
+const LEAST: &str = "time_step_min";
+const LEAST_OLD: &str = "mamba_dt_min";
 const PATTERN: &str = "hybrid_override_pattern";
 const BLOCKS: &str = "layers_block_type";
 
 /// Keys without influence on a forward pass: initial values, generation, kernels, and layers that predict more tokens.
-const UNUSED: [&str; 18] = [
+const UNUSED: [&str; 21] = [
+    // The class has a head of its own in any case.
+    "tie_word_embeddings",
     "time_step_rank",
-    "time_step_min",
     "time_step_max",
     "time_step_floor",
+    "mamba_dt_max",
+    "mamba_dt_init_floor",
+    "mamba_dt_limit",
     "rescale_prenorm_residual",
     "residual_in_fp32",
     "num_logits_to_keep",
@@ -80,13 +87,18 @@ pub(super) static FAMILY: Family = Family {
             vocab: c.size("vocab_size")?,
             rope_theta: 1e4,
             max_positions: c.size_or("max_position_embeddings", Some(4096))?,
-            tied: c.or("tie_word_embeddings", false)?,
+            tied: false,
         };
-        c.only("mamba_hidden_act", "\"silu\"")?;
+        c.silu("mamba_hidden_act")?;
         c.only("attention_bias", "false")?;
         c.only("mamba_proj_bias", "false")?;
         UNUSED.into_iter().for_each(|key| _ = c.raw(key));
-        let mixer = Arc::new(mamba::read(c, &KEYS, hidden, eps)?);
+        let least: f64 = c.or(older(c, LEAST_OLD, LEAST), 0.001)?;
+        if !(0.0..1e30).contains(&least) {
+            return Err(c.refuse(LEAST, format!("is {least}; a step of at least 0 is needed")));
+        }
+        let limit = [least as f32, f32::INFINITY];
+        let mixer = Arc::new(Mamba2 { limit, ..mamba::read(c, &keys(c), hidden, eps)? });
         let layer = |kind: &LayerKind| {
             LayerSpec::new([match kind {
                 LayerKind::Mixer => PartKind::Own(mixer.clone()),
@@ -129,6 +141,24 @@ pub(super) static FAMILY: Family = Family {
         ..Names::LLAMA
     },
 };
+
+/// The older of two names of a key if it is there, which Transformers prefers.
+fn older(c: &Config<'_>, old: &'static str, new: &'static str) -> &'static str {
+    c.raw(new);
+    if c.raw(old).is_some() { old } else { new }
+}
+
+/// The mixer's keys, under the names that a configuration has.
+fn keys(c: &Config<'_>) -> MixerKeys {
+    MixerKeys {
+        groups: (older(c, "mamba_n_groups", KEYS.groups.0), KEYS.groups.1),
+        width: older(c, "mamba_d_conv", KEYS.width),
+        expand: older(c, "mamba_expand", KEYS.expand),
+        chunk: older(c, "mamba_chunk_size", KEYS.chunk),
+        biases: [older(c, "mamba_conv_bias", KEYS.biases[0]), KEYS.biases[1]],
+        ..KEYS
+    }
+}
 
 /// Kinds of the layers, from a list or a pattern of letters.
 fn kinds(c: &Config<'_>) -> Result<Vec<LayerKind>> {
@@ -224,8 +254,7 @@ fn write(s: &Spec, map: &mut Map<String, Value>) {
         ("mlp_hidden_act", json!(common::activation_name(s.mlp.activation))),
         ("mlp_bias", json!(s.bias.mlp)),
         ("tie_word_embeddings", json!(s.tied)),
-        // Transformers' class would limit steps by 0.001, its default.
-        ("time_step_min", json!(1e-30)),
+        (LEAST, json!(mamba::mixer(s).map_or(0.001, |mixer| short(mixer.limit[0])))),
     ];
     map.extend(keys.map(|(key, value)| (key.to_string(), value)));
     mamba::write(s, &KEYS, map);

@@ -16,6 +16,8 @@ pub const TARGET_START: i32 = 0;
 /// Longest sequence: distances have no end.
 const POSITIONS: usize = 1 << 20;
 const FEED_FORWARD: &str = "feed_forward_proj";
+const ACTIVATION: &str = "dense_act_fn";
+const GATED: &str = "is_gated_act";
 const BUCKETS: &str = "relative_attention_num_buckets";
 const MAX_DISTANCE: &str = "relative_attention_max_distance";
 const TIED: &str = "tie_word_embeddings";
@@ -99,10 +101,8 @@ fn read(c: &Config<'_>, family: &'static Family, each_layer: bool) -> Result<Spe
     }
     c.only("is_encoder_decoder", "true")?;
     c.only("decoder_start_token_id", "0")?;
-    // Alternative spellings of the activation, positions that no layer reads, and the scale of first values.
-    for key in
-        ["is_gated_act", "dense_act_fn", "n_positions", "output_past", "initializer_factor", "dropout_rate"]
-    {
+    // Positions that no layer reads, and the scale of first values.
+    for key in ["n_positions", "output_past", "initializer_factor", "dropout_rate"] {
         c.raw(key);
     }
     let tied = c.or(TIED, true)?;
@@ -171,31 +171,34 @@ impl Spec {
     }
 }
 
-/// `relu`, or `gated-` and a name; Transformers' `gated-gelu` is the one by a hyperbolic tangent.
+/// `feed_forward_proj`, `relu` or `gated-` and a name, of which Transformers' `gated-gelu` is the one by a hyperbolic
+/// tangent; what `dense_act_fn` and `is_gated_act` say takes precedence, as it does there.
 fn mlp(c: &Config<'_>, default: &str) -> Result<Mlp> {
-    let name = c.or(FEED_FORWARD, default.to_string())?;
-    let (gated, name) = name.strip_prefix("gated-").map_or((false, name.as_str()), |name| (true, name));
-    let activation = match (gated, name) {
-        (true, "gelu") | (_, "gelu_new") => Activation::GeluTanh,
-        (_, "gelu") => Activation::GeluErf,
-        (_, "relu") => Activation::Relu,
-        (_, "silu") => Activation::Silu,
-        (_, other) => {
-            let what =
-                format!("is \"{other}\"; supported: relu, gelu, gelu_new, silu, each also after \"gated-\"");
-            return Err(c.refuse(FEED_FORWARD, what));
-        }
+    let both = c.or(FEED_FORWARD, default.to_string())?;
+    let (gated, name) = match both.strip_prefix("gated-") {
+        Some("gelu") => (true, "gelu_new"),
+        Some(name) => (true, name),
+        None => (false, both.as_str()),
     };
-    Ok(Mlp { activation, gated })
+    let own: Option<String> = c.nullable(ACTIVATION, None)?;
+    let activation = match &own {
+        Some(name) => c.activation_named(ACTIVATION, name)?,
+        None => c.activation_named(FEED_FORWARD, name)?,
+    };
+    Ok(Mlp { activation, gated: c.or(GATED, gated)? })
 }
 
 fn write(s: &Spec, map: &mut Map<String, Value>) {
     let PositionBias { buckets, max_distance, .. } =
         s.position_bias.unwrap_or(PositionBias { buckets: 0, max_distance: 0, each_layer: false });
-    let activation = match (s.mlp.gated, s.mlp.activation) {
-        (true, Activation::GeluTanh) => "gelu",
-        (false, Activation::GeluTanh) => "gelu_new",
-        (_, activation) => common::activation_name(activation),
+    let activation = match s.mlp.activation {
+        Activation::GeluTanh => "gelu_new",
+        activation => common::activation_name(activation),
+    };
+    let both = match (s.mlp.gated, activation) {
+        (true, "gelu_new") => "gated-gelu".into(),
+        (true, activation) => format!("gated-{activation}"),
+        (false, activation) => activation.to_string(),
     };
     let keys = [
         ("vocab_size", json!(s.vocab)),
@@ -207,7 +210,9 @@ fn write(s: &Spec, map: &mut Map<String, Value>) {
         ("num_decoder_layers", json!(s.layers.len() - s.source)),
         (BUCKETS, json!(buckets)),
         (MAX_DISTANCE, json!(max_distance)),
-        (FEED_FORWARD, json!(format!("{}{activation}", if s.mlp.gated { "gated-" } else { "" }))),
+        (FEED_FORWARD, json!(both)),
+        (ACTIVATION, json!(activation)),
+        (GATED, json!(s.mlp.gated)),
         ("layer_norm_epsilon", json!(short(s.norm.eps))),
         ("is_encoder_decoder", json!(true)),
         ("decoder_start_token_id", json!(TARGET_START)),

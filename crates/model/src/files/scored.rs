@@ -90,9 +90,9 @@ impl<'a> WithRandomTensor<'a> {
         WithRandomTensor { source, added }
     }
 
-    /// Returns whether the source lacked anything.
-    pub fn has_random(&self) -> bool {
-        !self.added.is_empty()
+    /// Names of the tensors that were added.
+    pub fn added(&self) -> impl Iterator<Item = &str> {
+        self.added.keys().map(String::as_str)
     }
 }
 

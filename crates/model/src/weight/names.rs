@@ -154,6 +154,8 @@ pub struct EncoderNames {
     pub tokens: &'static str,
     /// Projection before the masked-language head, the norm after it, and the head's bias; the full names.
     pub masked: [&'static str; 3],
+    /// That head where it is not the embedding's table; the full name, empty if it always is.
+    pub own_head: &'static str,
 }
 
 impl CrossNames {

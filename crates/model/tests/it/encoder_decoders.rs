@@ -53,7 +53,7 @@ impl Documents {
     }
 }
 
-struct Run {
+pub struct Run {
     device: Device,
     model: Model,
     params: Params,
@@ -62,7 +62,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(folder: &Path, pairs: &[Value], threads: usize) -> Run {
+    pub fn new(folder: &Path, pairs: &[Value], threads: usize) -> Run {
         let device = cpu(threads, None);
         let opened = open_any(folder).unwrap();
         let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
@@ -87,7 +87,7 @@ impl Run {
         self.model.forward_streams(runs, 0, None, &remember)
     }
 
-    fn logits(&self) -> Vec<f32> {
+    pub fn logits(&self) -> Vec<f32> {
         let mut runs = [0, 1].map(|stream| Eval::new(self.scope(stream), None, None));
         let [below, above] = &mut runs;
         let y = self.forward([below, above], false).main;

@@ -11,6 +11,7 @@ mod gguf;
 mod golden;
 mod golden_files;
 mod induction;
+mod keys;
 mod masked;
 mod moe;
 mod multimodal;

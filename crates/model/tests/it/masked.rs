@@ -19,16 +19,19 @@ struct Golden {
     loss: f64,
 }
 
-const CASES: [&str; 10] = [
+const CASES: [&str; 13] = [
     "bert",
     "bert_pretraining",
     "deberta",
+    "deberta_new_head",
     "distilbert",
+    "distilbert_untied",
     "electra",
     "modernbert",
     "modernbert_biased",
     "mpnet",
     "roberta",
+    "roberta_untied",
     "xlm_roberta",
 ];
 
