@@ -176,7 +176,7 @@ impl Model {
                 assert!(!apart, "batch: relative distances are on one rank of a context");
                 let far: Vec<Option<usize>> = reaches.iter().map(|reach| reach.far()).collect();
                 let (masks, context) =
-                    Context::around(device, sharing.layout, &far, caps.docs, &shifted, &own_positions);
+                    Context::around(device, sharing.layout, &far, caps.docs, positions, &own_positions);
                 (masks, Some(context))
             } else if apart {
                 (masks_apart(device, spec, &own_positions, docs), None)
