@@ -127,6 +127,16 @@ pub(crate) struct StepObjective<'a> {
     pub teacher: Option<&'a LoadedModel>,
 }
 
+#[track_caller]
+fn layout_of(docs: &[Range<usize>], sizes: &LayoutSizes<'_>) -> ContextLayout {
+    ContextLayout::new(docs, sizes).unwrap_or_else(|why| panic!("step: {why}"))
+}
+
+/// Sizes of a source's layout: it has no windows, and is cut anywhere.
+fn source_cut(tokens: usize, main: LayoutSizes<'_>) -> LayoutSizes<'_> {
+    LayoutSizes { tokens, chunk: tokens, windows: &[], pieces: None, ..main }
+}
+
 impl<'a> DeviceMicroBatch<'a> {
     /// Copies a micro-batch to the machine.
     pub fn new(
@@ -141,9 +151,9 @@ impl<'a> DeviceMicroBatch<'a> {
         let dynamic = how.ranks.cp_dynamic.then(|| model.spec.token_pairs());
         let chunk = if windows.iter().all(Option::is_none) { tokens } else { CHUNK };
         let states = how.ranks.passes(&model.spec, tokens, model.dtype(params));
-        let cut =
-            LayoutSizes { tokens, cp: grid.cp, chunk, windows, dynamic, pieces: states.map(|_| PIECES) };
-        let layout = ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|why| panic!("step: {why}"));
+        let pieces = states.map(|_| PIECES);
+        let cut = LayoutSizes { tokens, cp: grid.cp, chunk, windows, dynamic, pieces };
+        let layout = layout_of(&micro.docs, &cut);
         let sharing = SharedStream { layout: &layout, comm: &[how.ranks.cp_comm], states };
         let drops = how.goal.drops.filter(|_| model.spec.drops());
         let (source, mut batch) = match &micro.source {
@@ -153,10 +163,7 @@ impl<'a> DeviceMicroBatch<'a> {
                 let [source, main] = match model.spec.retrieval {
                     Some(_) => model.retrieval_batches(device, streams, &micro.chunks, how.caps),
                     None => {
-                        let tokens = ids.len();
-                        let cut = LayoutSizes { tokens, chunk: tokens, windows: &[], pieces: None, ..cut };
-                        let layout =
-                            ContextLayout::new(docs, &cut).unwrap_or_else(|why| panic!("step: {why}"));
+                        let layout = layout_of(docs, &source_cut(ids.len(), cut));
                         let source = SharedStream { layout: &layout, states: None, ..sharing };
                         model.shared_batches(device, streams, how.caps, [&source, &sharing])
                     }

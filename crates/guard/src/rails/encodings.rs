@@ -194,7 +194,7 @@ fn is_broken_base64(part: &str) -> bool {
 /// Returns whether a part has pairs of hexadecimal digits alone.
 fn is_broken_hex(part: &str) -> bool {
     let digits = part.strip_prefix("0x").unwrap_or(part);
-    digits.len() >= 2 && digits.len() % 2 == 0 && digits.bytes().all(|b| b.is_ascii_hexdigit())
+    digits.len() >= 2 && digits.len().is_multiple_of(2) && digits.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// Runs of neighbouring parts that belong together, each with its place.

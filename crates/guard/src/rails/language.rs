@@ -62,7 +62,7 @@ fn min_score() -> f64 {
 fn known(key: &'static str, written: &str) -> Result<String, OptionError> {
     let words: Vec<&str> = LANGUAGES.split_whitespace().collect();
     let lower = written.to_lowercase();
-    let code = |name: &str| words.chunks(2).find(|it| it.iter().any(|word| *word == name)).map(|it| it[0]);
+    let code = |name: &str| words.chunks(2).find(|it| it.contains(&name)).map(|it| it[0]);
     if code(&lower) == Some(&*lower) {
         return Ok(lower);
     }

@@ -32,7 +32,7 @@ impl Spec {
     }
 
     /// The model's name of a tensor in an adapter's file; `None` if PEFT has no such names.
-    pub(super) fn from_adapter(&self, stored: &str) -> Option<String> {
+    pub(super) fn name_in_model(&self, stored: &str) -> Option<String> {
         let (name, base) = (stored.strip_prefix(BEFORE)?, self.family.names.base);
         let lacks_base = self.is_bare() && !name.starts_with(base);
         Some(if lacks_base { format!("{base}{name}") } else { name.into() })

@@ -152,7 +152,7 @@ fn wanted(spec: &Spec, tensors: &SafeTensors) -> Result<Names> {
     let [embed, head] = spec.table_names();
     for stored in tensors.names().into_iter().filter(|name| !own.contains(*name)) {
         // The base's own weight of an adapted module.
-        let mut name = spec.from_adapter(stored).map(|name| stored_as(&name.replace(INSIDE, "."), &base));
+        let mut name = spec.name_in_model(stored).map(|name| stored_as(&name.replace(INSIDE, "."), &base));
         if name.as_ref().is_some_and(|name| spec.is_left_over(name)) {
             continue;
         }

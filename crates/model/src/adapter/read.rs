@@ -13,7 +13,7 @@ use crate::weight::Term;
 
 /// The model's name of the module of a tensor whose name ends with that of `term`.
 fn module(spec: &Spec, name: &str, term: Term) -> Option<String> {
-    let module = spec.from_adapter(name)?.strip_suffix(term.end())?.to_string();
+    let module = spec.name_in_model(name)?.strip_suffix(term.end())?.to_string();
     Some(module).filter(|module| !spec.is_left_over(module))
 }
 
