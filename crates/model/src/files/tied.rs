@@ -16,7 +16,9 @@ pub(super) fn check_tied(model: &Model, source: &dyn Source) -> Result<()> {
         return Ok(());
     }
     let names = &model.spec.family.names;
-    let head = format!("{}.weight", names.head);
+    // An encoder that is tied has the masked-language head.
+    let head = model.spec.encoder.as_ref().and(names.encoder).map_or(names.head, |names| names.own_head);
+    let head = format!("{head}.weight");
     let Some(shape) = source.shape(&head).filter(|_| model.spec.tied && model.embed.is_some()) else {
         return Ok(());
     };

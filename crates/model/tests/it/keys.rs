@@ -107,3 +107,44 @@ fn positions_of_padding_are_counted_in_each_document() {
         assert_eq!(logits(&of, &[short, &ids, short]), [&little[..], &long, &little].concat(), "{folder}");
     }
 }
+
+#[test]
+fn what_would_differ_is_refused_by_key() {
+    let labelled =
+        json!({ "architectures": ["ModernBertForSequenceClassification"], "classifier_pooling": "mean" });
+    for (folder, keys, parts) in [
+        (
+            "golden_t5/t5_v11",
+            json!({ "architectures": ["T5EncoderModel"] }),
+            ["`architectures`", "T5ForConditionalGeneration"],
+        ),
+        ("golden_t5/t5_v11", json!({ "dense_act_fn": "mish" }), ["`dense_act_fn`", "mish"]),
+        (
+            "golden_t5/t5_v11",
+            json!({ "dense_act_fn": null, "feed_forward_proj": "gated-mish" }),
+            ["`feed_forward_proj`", "mish"],
+        ),
+        ("masked/modernbert", labelled, ["`classifier_pooling`", "only \"cls\""]),
+        ("golden/nemotron_h", json!({ "time_step_min": -1.0 }), ["`time_step_min`", "at least 0"]),
+    ] {
+        let changed = changed(folder, keys.as_object().unwrap());
+        let map = object(&changed.path().join("config.json"));
+        let message = Family::read(Path::new("config.json"), &map).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+        assert!(!message.contains("GenerationForSequence"), "{message}");
+    }
+}
+
+/// Transformers would not tie a head that differs from the embedding; a file's own copy of it is fine.
+#[test]
+fn a_masked_head_that_differs_from_its_embedding_is_not_tied() {
+    for folder in ["masked/roberta_untied", "masked/distilbert_untied"] {
+        let keys = json!({ "tie_word_embeddings": null });
+        let changed = changed(folder, keys.as_object().unwrap());
+        let opened = open_any(changed.path()).unwrap();
+        let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);
+        let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
+        let message = load(&device, &model, &mut params, &opened.source).unwrap_err().to_string();
+        assert!(message.contains("set that key to false"), "{message}");
+    }
+}
