@@ -1,6 +1,7 @@
 //! A micro batch on the machine, and numbers of its tokens in the order of the stream and of the head.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use fathom_grad::{
