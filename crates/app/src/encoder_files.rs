@@ -35,7 +35,7 @@ pub(crate) fn write_as(base: &Path, spec: &Spec, folder: &Path) -> Result<()> {
     let mut own = config(&path)?;
     let as_many =
         |key: &&str| base.get(*key).and_then(Value::as_object).is_some_and(|map| map.len() == labels);
-    if ["id2label", "label2id"].iter().all(|key| as_many(key)) {
+    if ["id2label", "label2id"].iter().all(as_many) {
         let keys = ["id2label", "label2id", "problem_type", "sentence_transformers"];
         let kept = keys.iter().filter_map(|key| Some((key.to_string(), base.get(*key)?.clone())));
         own.extend(kept);
