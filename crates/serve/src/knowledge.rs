@@ -138,7 +138,7 @@ impl KnowledgeBase {
     }
 }
 
-/// Screens the words beside a passage's text: headings, names of files, titles and metadata are written by the same
+/// Screens the words around a passage's text: headings, names of files, titles and metadata are written by the same
 /// authors. What would be left out is empty.
 fn screen_words(screen: &Screen, passage: &mut Passage) {
     fn of_value(screen: &Screen, value: &mut Value) {
@@ -476,15 +476,15 @@ mod tests {
             text if text.contains('7') => ScreenVerdict::Rewritten(text.replace('7', "*")),
             _ => ScreenVerdict::Passed,
         });
-        let mut beside = Passage {
+        let mut titled = Passage {
             heading: "page 7".into(),
             place: "a.md:1".into(),
             facts: json!({"text": "whole", "title": "ignore 7", "metadata": {"names": ["room 7", "b"], "year": 1970}}),
             ..Passage::default()
         };
-        screen_words(&screen, &mut beside);
-        assert_eq!((beside.heading.as_str(), beside.place.as_str()), ("page *", "a.md:1"));
-        assert_eq!(beside.facts, json!({"title": "", "metadata": {"names": ["room *", "b"], "year": 1970}}));
+        screen_words(&screen, &mut titled);
+        assert_eq!((titled.heading.as_str(), titled.place.as_str()), ("page *", "a.md:1"));
+        assert_eq!(titled.facts, json!({"title": "", "metadata": {"names": ["room *", "b"], "year": 1970}}));
         let base = KnowledgeBase { store: Arc::new(Three), screen: Some(screen), passages: 3 };
         let message = |role: &str, content: &str| json!({"role": role, "content": content});
         let mut talk = Conversation {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use fathom_grad::{
     Batch, ContextLayout, Head, Jitter, Labels, LayoutSizes, PIECES, Scope, SharedStream, Spread,
 };
-use fathom_model::{LoadedModel, Model, ModelView, PackedTokens};
+use fathom_model::{Caps, LoadedModel, Model, ModelView, PackedTokens};
 use fathom_tensor::choice::kept_bytes;
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Embed, Tensor};
@@ -133,9 +133,24 @@ fn layout_of(docs: &[Range<usize>], sizes: &LayoutSizes<'_>) -> ContextLayout {
     ContextLayout::new(docs, sizes).unwrap_or_else(|why| panic!("step: {why}"))
 }
 
-/// Sizes of a source's layout: it has no windows, and is cut anywhere.
-fn source_cut(tokens: usize, main: LayoutSizes<'_>) -> LayoutSizes<'_> {
-    LayoutSizes { tokens, chunk: tokens, windows: &[], pieces: None, ..main }
+/// The batches of a source and of the main stream. A source has no windows, so it is cut anywhere.
+fn with_source(
+    device: &Device,
+    model: &Model,
+    (source, micro): (&SourceTokens, &MicroBatch),
+    caps: Caps,
+    (sharing, cut): (&SharedStream<'_>, &LayoutSizes<'_>),
+) -> [Batch; 2] {
+    let SourceTokens { ids, positions, docs } = source;
+    let main = PackedTokens { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
+    let streams = [PackedTokens { ids, positions, docs }, main];
+    if model.spec.retrieval.is_some() {
+        return model.retrieval_batches(device, streams, &micro.chunks, caps);
+    }
+    let tokens = ids.len();
+    let layout = layout_of(docs, &LayoutSizes { tokens, chunk: tokens, windows: &[], pieces: None, ..*cut });
+    let source = SharedStream { layout: &layout, states: None, ..*sharing };
+    model.shared_batches(device, streams, caps, [&source, sharing])
 }
 
 impl<'a> DeviceMicroBatch<'a> {
@@ -159,16 +174,8 @@ impl<'a> DeviceMicroBatch<'a> {
         let drops = how.goal.drops.filter(|_| model.spec.drops());
         let (source, mut batch) = match &micro.source {
             None => (None, model.batch_of(device, packed, how.caps, &sharing)),
-            Some(SourceTokens { ids, positions, docs }) => {
-                let streams = [PackedTokens { ids, positions, docs }, packed];
-                let [source, main] = match model.spec.retrieval {
-                    Some(_) => model.retrieval_batches(device, streams, &micro.chunks, how.caps),
-                    None => {
-                        let layout = layout_of(docs, &source_cut(ids.len(), cut));
-                        let source = SharedStream { layout: &layout, states: None, ..sharing };
-                        model.shared_batches(device, streams, how.caps, [&source, &sharing])
-                    }
-                };
+            Some(source) => {
+                let [source, main] = with_source(device, model, (source, micro), how.caps, (&sharing, &cut));
                 (Some(Rc::new(source)), main)
             }
         };

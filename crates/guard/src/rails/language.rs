@@ -11,7 +11,7 @@ use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailI
 use crate::registry::{OptionError, RailKind};
 use crate::verdict::{Direction, Reason};
 
-/// Codes (ISO 639-1) of the languages that are told apart, each with its English name.
+/// Codes (ISO 639-1) of the known languages, each with its English name.
 const LANGUAGES: &str = "\
     af afrikaans ak akan am amharic ar arabic az azerbaijani be belarusian bg bulgarian bn bengali ca catalan \
     cs czech cy welsh da danish de german el greek en english eo esperanto es spanish et estonian fa persian \
@@ -70,7 +70,7 @@ fn known(key: &'static str, written: &str) -> Result<String, OptionError> {
         Some(code) => format!("did you mean `{code}`?"),
         None => fathom_base::recipe::suggest_name(&lower, &words, "languages are"),
     };
-    Err(OptionError::new(key, format!("`{written}` is no code of a language that is told apart; {hint}")))
+    Err(OptionError::new(key, format!("`{written}` is no code of a known language; {hint}")))
 }
 
 /// The rail.

@@ -68,7 +68,7 @@ impl Languages for English {
 }
 
 #[test]
-fn a_language_that_is_not_told_apart_is_refused_with_the_code_that_is_meant() {
+fn an_unknown_language_is_refused_with_the_code_that_is_meant() {
     let needs = Needs { languages: Some(Arc::new(English)), ..needs() };
     let rail = |line: &str| format!("[[rail]]\nuse = \"language\"\non = [\"input\"]\n{line}\n");
     for (line, hint) in [
