@@ -1,7 +1,7 @@
 //! Training rows as tokens, checked before anything is trained.
 
 use fathom_text::Tokenizer;
-use fathom_text::lessons::{Lesson as LessonOutcome, Lessons, Truncation};
+use fathom_text::lessons::{Lesson as TextLesson, Lessons, Truncation};
 use fathom_text::loader::{LengthCounts, Spec};
 use fathom_text::pack::{Doc, Packing, pack};
 use fathom_train::recipe::{Recipe, Stage};
@@ -24,7 +24,7 @@ const LONGEST: usize = 5;
 pub struct Row<'a> {
     /// Index of the row, from 0; refused rows count.
     pub index: usize,
-    taught: &'a LessonOutcome,
+    taught: &'a TextLesson,
     tokenizer: &'a Tokenizer,
 }
 
@@ -87,7 +87,7 @@ impl Stages {
 
     /// Counts a row's documents, which must share a sample if there are several. Returns the reason if a run would
     /// refuse the row.
-    fn add(&mut self, documents: &[LessonOutcome]) -> Option<String> {
+    fn add(&mut self, documents: &[TextLesson]) -> Option<String> {
         let tokens: usize = documents.iter().map(|document| document.ids.len()).sum();
         for (name, spec, found) in &mut self.0 {
             let room = spec.room();

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 pub struct Lines {
     command: Vec<String>,
     timeout: Duration,
-    running: RefCell<Option<CurrentStage>>,
+    running: RefCell<Option<LineProcess>>,
 }
 
 /// Failure to get lines.
@@ -47,7 +47,7 @@ impl Trouble {
     }
 }
 
-struct CurrentStage {
+struct LineProcess {
     child: Child,
     to: ChildStdin,
     from: Receiver<String>,
@@ -55,7 +55,7 @@ struct CurrentStage {
     asked: u64,
 }
 
-impl CurrentStage {
+impl LineProcess {
     /// Checks that there is no line that no question asked for.
     fn is_quiet(&self) -> Result<(), String> {
         match self.from.try_recv() {
@@ -68,7 +68,7 @@ impl CurrentStage {
     }
 }
 
-impl Drop for CurrentStage {
+impl Drop for LineProcess {
     fn drop(&mut self) {
         end(&mut self.child);
         let _ = self.child.wait();
@@ -103,7 +103,7 @@ impl Lines {
         Ok(Lines { command: command.to_vec(), timeout, running: RefCell::default() })
     }
 
-    fn start(&self) -> Result<CurrentStage, String> {
+    fn start(&self) -> Result<LineProcess, String> {
         let [program, arguments @ ..] = &self.command[..] else { return Err("has no command".into()) };
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
@@ -116,7 +116,7 @@ impl Lines {
             let lines = BufReader::new(out).lines().map_while(Result::ok);
             lines.map(|line| sender.send(line)).take_while(Result::is_ok).for_each(drop);
         });
-        Ok(CurrentStage { child, to, from, asked: 0 })
+        Ok(LineProcess { child, to, from, asked: 0 })
     }
 
     /// Sends numbered questions and returns as many lines, within the timeout. A process that does not give them, or
@@ -145,8 +145,8 @@ impl Lines {
         Ok(lines)
     }
 
-    fn hear(&self, running: &mut CurrentStage, questions: &[String]) -> Result<Vec<String>, String> {
-        let CurrentStage { child, to, from, .. } = running;
+    fn hear(&self, running: &mut LineProcess, questions: &[String]) -> Result<Vec<String>, String> {
+        let LineProcess { child, to, from, .. } = running;
         let until = Instant::now() + self.timeout;
         let late = || format!("{} did not answer {} questions in time", self.command[0], questions.len());
         std::thread::scope(|scope| {

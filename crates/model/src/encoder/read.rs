@@ -9,7 +9,7 @@ use crate::config::{Config, MAX_SIZE};
 use crate::error::Result;
 use crate::spec::{
     Biases, EncoderHead, EncoderParts, Family, LayerSpec, Mlp, PartKind, PositionBias, QkNorm, Reach,
-    Relative, Residual, Spec,
+    Relative, Residual, Spec, head_columns_refused,
 };
 
 /// The architecture of a configuration.
@@ -86,6 +86,9 @@ fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         return Err(c.refuse(keys.heads, what));
     }
     let head_dim = hidden / heads;
+    if let Some(what) = head_columns_refused(head_dim) {
+        return Err(c.refuse(keys.heads, what));
+    }
     let eps = match keys.eps {
         ("", fixed) => fixed as f32,
         (key, default) => c.eps(key, default)?,

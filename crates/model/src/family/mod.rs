@@ -55,7 +55,7 @@ use serde_json::{Map, Value, json};
 use crate::config::Config;
 use crate::encoder::{self, EncoderSpec};
 use crate::error::{Error, Result};
-use crate::spec::{Family, Moe, Spec};
+use crate::spec::{Family, Moe, Spec, head_columns_refused};
 
 pub(crate) use common::activation_name;
 pub use t5::TARGET_START;
@@ -109,9 +109,6 @@ pub static FAMILIES: [&Family; 42] = [
 
 /// All wrappers around a family's model.
 static WRAPPERS: [&Wrapper; 3] = [&gemma3::WRAPPER, &qwen3_5::DENSE_WRAPPER, &qwen3_5::EXPERTS_WRAPPER];
-
-/// Largest head size that attention supports.
-const MOST_HEAD_COLUMNS: usize = 512;
 
 impl Family {
     /// The family with this `model_type`.
@@ -178,11 +175,7 @@ impl Family {
             spec = spec.scoring(labels(config)?);
         }
         config.finish(model_type)?;
-        if !spec.head_dim.is_multiple_of(8) || spec.head_dim > MOST_HEAD_COLUMNS {
-            let what = format!(
-                "gives heads of {} columns; a multiple of 8 up to {MOST_HEAD_COLUMNS} is supported",
-                spec.head_dim
-            );
+        if let Some(what) = head_columns_refused(spec.head_dim) {
             return Err(config.refuse("head_dim", what));
         }
         spec.check().map_err(|(keys, what)| config.refuse(config.present(keys), what))?;

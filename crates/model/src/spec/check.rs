@@ -16,12 +16,33 @@ pub(crate) type Unsound = (&'static [&'static str], String);
 /// Keys of the norms' epsilon.
 const EPS: &[&str] = &["rms_norm_eps", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"];
 
+/// Largest head size that attention supports.
+const MOST_HEAD_COLUMNS: usize = 512;
+
+/// The reason to refuse heads of this many columns, if attention does not take them.
+pub(crate) fn head_columns_refused(columns: usize) -> Option<String> {
+    let fits = columns.is_multiple_of(8) && columns <= MOST_HEAD_COLUMNS;
+    let what = || {
+        format!("gives heads of {columns} columns; a multiple of 8 up to {MOST_HEAD_COLUMNS} is supported")
+    };
+    (!fits).then(what)
+}
+
 impl Spec {
     /// Checks that every number is in range.
     pub(crate) fn check(&self) -> Result<(), Unsound> {
         let eps = self.norm.eps;
         if !(0.0..=1.0).contains(&eps) {
             return Err((EPS, format!("gives {eps}; the epsilon of a norm is from 0 to 1")));
+        }
+        let scale = self.attention_scale;
+        if self.attends() && scale <= 0.0 {
+            let keys: &'static [&'static str] =
+                &["key_multiplier", "attention_multiplier", "query_pre_attn_scalar"];
+            return Err((
+                keys,
+                format!("gives scores of attention the factor {scale}; a positive one is supported"),
+            ));
         }
         let shared = self.moe.as_ref().and_then(|moe| moe.shared);
         let latent = self.latent.as_ref();

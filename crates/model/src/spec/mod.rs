@@ -16,6 +16,7 @@ pub use adapter::{Adapter, AdapterMethod, PromptEncoder, Size};
 pub use architecture::{
     Family, LayerSpec, Own, Part, PartKind, Spec, Stack, StateSpec, SubLayer, SubLayerParams, scored_at,
 };
+pub(crate) use check::head_columns_refused;
 pub use encoder::{EncoderHead, EncoderParts, Relative};
 pub use latent::Latent;
 pub use moe::{Drops, ExpertCapacity, Moe, SharedExperts};

@@ -126,6 +126,12 @@ fn what_would_differ_is_refused_by_key() {
         ),
         ("masked/modernbert", labelled, ["`classifier_pooling`", "only \"cls\""]),
         ("golden/nemotron_h", json!({ "time_step_min": -1.0 }), ["`time_step_min`", "at least 0"]),
+        (
+            "golden/granite",
+            json!({ "attention_multiplier": -0.2 }),
+            ["`attention_multiplier`", "a positive one"],
+        ),
+        ("masked/bert", json!({ "num_attention_heads": 8 }), ["`num_attention_heads`", "a multiple of 8"]),
     ] {
         let changed = changed(folder, keys.as_object().unwrap());
         let map = object(&changed.path().join("config.json"));
