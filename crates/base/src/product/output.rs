@@ -121,8 +121,8 @@ impl Drop for Collector {
 /// The reader's end of a request whose events are collected.
 pub struct PendingOutput(Receiver<RequestOutput>);
 
-/// Waits for requests, whose tickets the caller holds; returns their outputs, in order. `None` once `wanted`, which is
-/// asked several times a second, has returned false.
+/// Waits for requests, whose tickets the caller holds; returns their outputs, in order. `None` once `wanted`, which is asked
+/// at first and several times a second, has returned false.
 ///
 /// # Errors
 /// The first request that failed, or ended without its last event.
@@ -130,6 +130,9 @@ pub fn outputs_while<'a>(
     open: impl IntoIterator<Item = &'a PendingOutput>,
     wanted: &dyn Fn() -> bool,
 ) -> Result<Option<Vec<RequestOutput>>> {
+    if !wanted() {
+        return Ok(None);
+    }
     let (mut all, mut next) = (Vec::new(), Instant::now() + POLL);
     for PendingOutput(receive) in open {
         let output = loop {
