@@ -216,13 +216,13 @@ fn every_built_in_task_has_a_valid_configuration() {
 #[test]
 fn files_that_a_task_names_are_read_with_their_settings() {
     let folder = tempfile::tempdir().unwrap();
-    let rows = "[{\"q\": \"1\", \"label\": 0}, {\"q\": \"2\", \"label\": 1}]";
+    let rows = "[{\"q\": \"x\", \"label\": 0}, {\"q\": \"y\", \"label\": 1}]";
     for (name, text) in [
         ("whole.json", format!("{{\"version\": 2, \"data\": {rows}}}")),
-        ("columns.json", "{\"data\": {\"q\": [\"1\", \"2\"], \"label\": [0, 1]}}".into()),
-        ("rows.csv", "q;label\n1;0\n2;1\n".into()),
-        ("te-1.jsonl", "{\"q\": \"1\", \"label\": 0}\n".into()),
-        ("te-2.jsonl", "{\"q\": \"2\", \"label\": 1}\n".into()),
+        ("columns.json", "{\"data\": {\"q\": [\"x\", \"y\"], \"label\": [0, 1]}}".into()),
+        ("rows.csv", "q;label\nx;0\ny;1\n".into()),
+        ("te-1.jsonl", "{\"q\": \"x\", \"label\": 0}\n".into()),
+        ("te-2.jsonl", "{\"q\": \"y\", \"label\": 1}\n".into()),
     ] {
         fs::write(folder.path().join(name), text).unwrap();
     }

@@ -74,7 +74,7 @@ fn an_unknown_language_is_refused_with_the_code_that_is_meant() {
     for (line, hint) in [
         (
             "allowed_languages = [\"german\"]",
-            "`allowed_languages`: `german` is no code of a language that is told apart; did you mean `de`?",
+            "`allowed_languages`: `german` is no code of a known language; did you mean `de`?",
         ),
         ("blocked_languages = [\"de-DE\"]", "`blocked_languages`: `de-DE`"),
         ("allowed_languages = [\"English\"]", "did you mean `en`?"),

@@ -1,6 +1,6 @@
 //! Methods of Python's strings and filters of Jinja that the engine lacks.
 
-use minijinja::value::{Kwargs, Rest, Value, from_args};
+use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind};
 use minijinja_contrib::filters::{filesizeformat, striptags};
 
@@ -63,13 +63,17 @@ pub fn call(text: &str, method: &str, args: &[Value]) -> Option<Result<Value, Er
 }
 
 /// Jinja's `truncate(length=255, killwords=False, end='...', leeway=5)`, in characters.
-fn truncate(text: &str, args: Rest<Value>) -> Result<String, Error> {
-    type Given = (Option<usize>, Option<bool>, Option<String>, Option<usize>, Kwargs);
-    let (length, kills, end, leeway, named): Given = from_args(&args)?;
+fn truncate(
+    text: &str,
+    length: Option<usize>,
+    kills: Option<bool>,
+    end: Option<String>,
+    named: Kwargs,
+) -> Result<String, Error> {
     let length = named.get::<Option<usize>>("length")?.or(length).unwrap_or(255);
     let kills = named.get::<Option<bool>>("killwords")?.or(kills).unwrap_or(false);
     let end = named.get::<Option<String>>("end")?.or(end).unwrap_or_else(|| "...".into());
-    let leeway = named.get::<Option<usize>>("leeway")?.or(leeway).unwrap_or(5);
+    let leeway = named.get::<Option<usize>>("leeway")?.unwrap_or(5);
     named.assert_all_used()?;
     if text.chars().count() <= length.saturating_add(leeway) {
         return Ok(text.into());
