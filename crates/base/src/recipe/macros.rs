@@ -9,7 +9,7 @@
 /// recipe table, or `Option`, `Vec` and `BTreeMap<String, _>` of these.
 ///
 /// ```
-/// use fathom_base::recipe::Allowed::{Above0, Below1};
+/// use fathom_base::recipe::AllowedRange::{Above0, Below1};
 ///
 /// fathom_base::recipe! {
 ///     /// What the optimizer does.
