@@ -7,9 +7,9 @@
 //! This crate knows nothing of layers, checkpoints or training algorithms.
 
 mod batch;
+mod cache;
 mod context;
 mod counters;
-mod derived;
 mod disk;
 mod gather;
 mod grads;

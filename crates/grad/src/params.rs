@@ -8,7 +8,7 @@ use std::rc::Rc;
 use fathom_tensor::mesh::Group;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Packing, Tensor};
 
-use crate::derived::Derived;
+use crate::cache::Cache;
 use crate::disk::{Role, StateDisk};
 use crate::gather::BucketQueue;
 use crate::narrow::{NarrowLinear, NarrowWeights};
@@ -51,7 +51,7 @@ pub struct Params {
     /// Weights that are their rounded masters.
     rounding: Option<Rounding>,
     /// The segments recorded over them.
-    segments: Derived,
+    segments: Cache,
     /// Factors of the learning rates of some weights.
     rates: BTreeMap<ParamId, f32>,
 }
@@ -301,7 +301,7 @@ impl Params {
     }
 
     /// The segments recorded over them.
-    pub(crate) fn segments(&self) -> &Derived {
+    pub(crate) fn segments(&self) -> &Cache {
         &self.segments
     }
 

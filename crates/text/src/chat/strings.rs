@@ -151,7 +151,7 @@ fn padded(text: &str, width: usize, fill: char, side: Side) -> Result<String, Er
     let left = match side {
         Side::Left => room,
         Side::Right => 0,
-        // As CPython rounds.
+        // CPython rounds so.
         Side::Both => room / 2 + (room & width & 1),
     };
     let fill = |count: usize| std::iter::repeat_n(fill, count);

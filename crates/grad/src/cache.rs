@@ -6,13 +6,13 @@ use std::cell::OnceCell;
 
 /// One value of a type that its users know, or none.
 #[derive(Default)]
-pub(crate) struct Derived {
+pub(crate) struct Cache {
     value: OnceCell<Box<dyn Any>>,
     /// Disables the cache.
     off: bool,
 }
 
-impl Derived {
+impl Cache {
     /// Clears the cache, when later values differ.
     pub fn clear(&mut self) {
         self.value.take();
