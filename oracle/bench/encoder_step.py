@@ -4,7 +4,7 @@
     python oracle/bench/encoder_step.py --shape modernbert --tokens 1024
     python oracle/bench/encoder_step.py --shape minilm --tokens 128 --rows 512
 
-`--write` leaves a folder with random weights of that shape for Fathom. `modernbert`: Transformers' ModernBERT base, one
+`--dtype bf16` casts the weights. `--write` leaves a folder with random weights of that shape for Fathom. `modernbert`: Transformers' ModernBERT base, one
 document of `--tokens` tokens, 15 % of them chosen, scaled dot product attention, fused AdamW. `minilm`: MiniLM's six
 layers of 384 under Sentence-Transformers' MultipleNegativesRankingLoss, `--rows` pairs of texts of `--tokens` tokens each.
 """
@@ -54,13 +54,14 @@ def pairs(args):
 
 
 def main():
-    args = arguments(tokens=1024, rows=512, shape="modernbert", write=None)
+    args = arguments(tokens=1024, rows=512, shape="modernbert", write=None, dtype="f32")
     if args.write:
         made = (transformers.ModernBertForMaskedLM(transformers.ModernBertConfig()) if args.shape == "modernbert"
                 else minilm())
         made.save_pretrained(args.write)
         return
     model, loss = masked(args) if args.shape == "modernbert" else pairs(args)
+    model.to(dict(f32=torch.float32, bf16=torch.bfloat16)[args.dtype])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step():
@@ -71,7 +72,7 @@ def main():
     with PeakAnonymous() as memory:
         median, best, waited = measure(step, args)
     tokens = args.tokens if args.shape == "modernbert" else 2 * args.rows * args.tokens
-    row(bench="step", model=args.shape, dtype="f32", tokens=tokens, machine="cpu", threads=args.threads,
+    row(bench="step", model=args.shape, dtype=args.dtype, tokens=tokens, machine="cpu", threads=args.threads,
         tokens_per_s=tokens / median, tokens_per_s_best=tokens / best, peak_rss_bytes=memory.peak, waited=waited)
 
 
