@@ -50,6 +50,8 @@ def cases():
     yield "roberta_texts", "encoders/roberta", texts, lora(["query", "value", "output.dense"], "SEQ_CLS", use_dora=True), "texts"
     yield "deberta_texts", "encoders/deberta", texts, lora(["query_proj", "key_proj", "value_proj"], "SEQ_CLS"), "texts"
     yield "modernbert_texts", "masked/modernbert", texts, lora("all-linear", "SEQ_CLS"), "texts"
+    # The projection of embeddings has terms too.
+    yield "electra_texts", "masked/electra_narrow", texts, lora("all-linear", "SEQ_CLS"), "texts"
     yield "distilbert_tokens", "masked/distilbert", tokens, lora(["q_lin", "v_lin", "lin2"], "TOKEN_CLS"), "tokens"
     yield "bert_masked", "masked/bert", masked, lora(["key", "dense"], None), "masked"
     ia3 = dict(target_modules=["key", "value", "output.dense"], feedforward_modules=["output.dense"])
@@ -58,6 +60,9 @@ def cases():
     yield "t5_v10_lora", "golden_t5/t5_v10", pairs, lora(["q", "v", "wi", "wo"], "SEQ_2_SEQ_LM"), "pairs"
     yield "t5_dora", "golden_t5/t5_v11", pairs, lora(["k", "v", "wo"], "SEQ_2_SEQ_LM", use_dora=True), "pairs"
     t5 = dict(target_modules=["k", "v", "wo"], feedforward_modules=["wo"])
+    # Of a folder with a tokenizer, for servers.
+    yield "t5_served", "golden_harness/models/t5", pairs, lora(["q", "v", "wo"], "SEQ_2_SEQ_LM"), "pairs"
+    yield "t5_served_dora", "golden_harness/models/t5", pairs, lora(["k", "o"], "SEQ_2_SEQ_LM", use_dora=True), "pairs"
     yield "t5_ia3", "golden_t5/t5_v11", pairs, IA3Config(task_type="SEQ_2_SEQ_LM", **t5), "pairs"
 
 

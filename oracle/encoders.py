@@ -24,6 +24,8 @@ from transformers import (
     DebertaV2Config,
     DebertaV2ForSequenceClassification,
     DebertaV2Model,
+    ModernBertConfig,
+    ModernBertForSequenceClassification,
     MPNetConfig,
     MPNetForSequenceClassification,
     MPNetModel,
@@ -113,12 +115,15 @@ def cases():
     own = deberta_sizes(of_pieces, type_vocab_size=2, attention_head_size=8)
     own.update(share_att_key=False, pos_att_type=["c2p", "p2c"], position_buckets=-1, position_biased_input=True)
     own.update(max_relative_positions=16, norm_rel_ebd="none")
+    modern = dict(SIZES, num_hidden_layers=3, local_attention=8, pad_token_id=0, bos_token_id=2, eos_token_id=3, cls_token_id=2, sep_token_id=3)
+    mean = ModernBertConfig(vocab_size=of_words, num_labels=3, classifier_pooling="mean", **modern)
     return {
         "bert": (BertForSequenceClassification, bert, words),
         "bert_number": (BertForSequenceClassification, number, words),
         "roberta": (RobertaForSequenceClassification, roberta, words),
         "mpnet": (MPNetForSequenceClassification, MPNetConfig(vocab_size=of_words, num_labels=3, **SIZES), words),
         "xlm_roberta": (XLMRobertaForSequenceClassification, multilingual, pieces),
+        "modernbert_mean": (ModernBertForSequenceClassification, mean, words),
         "deberta": (DebertaV2ForSequenceClassification, deberta, pieces),
         "deberta_own_keys": (DebertaV2ForSequenceClassification, DebertaV2Config(num_labels=2, **own), pieces),
         "deberta_custom": (lambda config: Custom(config, 5), DebertaV2Config(**deberta_sizes(of_pieces)), pieces),

@@ -24,6 +24,11 @@ def cases():
     yield "masked/roberta", {"pad_token_id": 7}, PADDED, None
     yield "masked/mpnet", {"pad_token_id": 7}, PADDED, None
     yield "masked/bert", {"hidden_act": "gelu_python"}, IDS, None
+    # Heads of 4 and 2 columns.
+    yield "masked/bert", {"num_attention_heads": 8}, IDS, None
+    yield "masked/modernbert", {"num_attention_heads": 16}, IDS, None
+    yield "masked/deberta", {"num_attention_heads": 8}, IDS, None
+    yield "golden/gpt2", {"n_head": 8}, IDS, None
     # The activation is the masked head's too, and no masked head reads the pooling.
     yield "masked/modernbert", {"classifier_activation": "silu", "classifier_pooling": "mean"}, IDS, None
     yield "golden_t5/t5_v11", {"dense_act_fn": "relu"}, IDS, [0, 5, 6]
@@ -35,6 +40,10 @@ def cases():
     quarter = {"rope_type": "default", "rope_theta": 777.0, "partial_rotary_factor": 0.25}
     yield "golden/bamba", {"rope_parameters": quarter}, IDS, None
     yield "golden/mamba2", {"hidden_act": "swish"}, IDS, None
+    # The convolution's, and that of MLPs and experts; the gate keeps its own.
+    for name in ("mamba2", "bamba", "granite_hybrid", "granite_hybrid_moe", "falcon_h1"):
+        yield f"golden/{name}", {"hidden_act": "gelu"}, IDS, None
+    yield "golden/nemotron_h", {"mamba_hidden_act": "relu"}, IDS, None
     yield "golden/nemotron_h", {"time_step_min": 0.8, "time_step_limit": [0.0, 0.9]}, IDS, None
     yield "golden/nemotron_h", {"mamba_dt_min": 0.9, "tie_word_embeddings": True}, IDS, None
     yield "golden/nemotron_h", {"n_groups": 4, "mamba_n_groups": 2, "conv_kernel": None, "mamba_d_conv": 4}, IDS, None

@@ -32,6 +32,8 @@ def cases():
         "mpnet": (t.MPNetForMaskedLM, t.MPNetConfig(**SIZES, **DROPS)),
         "distilbert": (t.DistilBertForMaskedLM, t.DistilBertConfig(**distil)),
         "electra": (t.ElectraForMaskedLM, t.ElectraConfig(embedding_size=32, **SIZES, **DROPS)),
+        "electra_narrow": (t.ElectraForMaskedLM, t.ElectraConfig(embedding_size=20, **SIZES, **DROPS)),
+        "electra_wide_untied": (t.ElectraForMaskedLM, t.ElectraConfig(embedding_size=48, tie_word_embeddings=False, **SIZES, **DROPS)),
         "deberta": (t.DebertaV2ForMaskedLM, t.DebertaV2Config(**SIZES, **DROPS, **deberta)),
         "deberta_new_head": (t.DebertaV2ForMaskedLM, t.DebertaV2Config(legacy=False, **SIZES, **DROPS, **deberta)),
         "roberta_untied": (t.RobertaForMaskedLM, t.RobertaConfig(tie_word_embeddings=False, **SIZES, **DROPS)),

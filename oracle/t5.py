@@ -30,6 +30,7 @@ def cases():
     flan = SMALL | dict(num_heads=6, d_kv=16, num_layers=3, num_decoder_layers=1, d_ff=40)
     yield "flan", t5(**flan, feed_forward_proj="gated-gelu"), tf.T5ForConditionalGeneration, dict(untied=True)
     yield "umt5", umt5(**SMALL), tf.UMT5ForConditionalGeneration, dict(untied=True)
+    yield "t5_odd_heads", t5(**SMALL | dict(num_heads=3, d_kv=5), feed_forward_proj="gated-gelu"), tf.T5ForConditionalGeneration, dict(untied=True)
     few = SMALL | dict(relative_attention_num_buckets=8, relative_attention_max_distance=20, num_heads=3, d_kv=24)
     yield "t5_few_buckets", t5(**few, feed_forward_proj="relu"), tf.T5ForConditionalGeneration, {}
 

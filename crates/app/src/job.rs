@@ -12,7 +12,7 @@ use fathom_train::{HiddenLoss, adapted, new_model, stage, train_experts};
 use crate::adapters::FOLDER;
 use crate::error::{Error, Result, refuse};
 use crate::events::Events;
-use crate::library::placed;
+use crate::library::{placed, report_fitted};
 use crate::machine::Machine;
 use crate::models::{model_folder, scoring};
 
@@ -40,6 +40,7 @@ impl Job {
     /// place in the recipe.
     pub fn new(loaded: Loaded<Recipe>, events: &dyn Events) -> Result<Job> {
         let (stages, trained) = stages(&loaded.value).map_err(|error| placed(&loaded, error))?;
+        report_fitted(&loaded, events);
         let machine = Machine::new(loaded.value.machine.clone(), events);
         let folder = loaded.value.run.out.clone();
         Ok(Job { loaded, stages, trained, machine, folder, exports: None })

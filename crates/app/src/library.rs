@@ -1,10 +1,11 @@
 //! Recipes shipped in the binary.
 
 use fathom_base::Error as Unloadable;
-use fathom_base::recipe::{Form, Group, Layers, Library, Loaded, header};
-use fathom_train::recipe::Recipe;
+use fathom_base::recipe::{Form, Group, Layers, Library, Loaded, Source, header};
+use fathom_train::recipe::{MethodName, Recipe, Stage};
 
 use crate::error::{Error, Result};
+use crate::events::Events;
 use crate::models;
 
 /// Defines groups of recipes: their texts, from the folder `recipes`, and the names of each group under its heading.
@@ -151,10 +152,52 @@ pub fn load(mut layers: Layers<'static>) -> Result<Loaded<Recipe>> {
     }
     if !loaded.is_set("model.precision") && loaded.value.model.from.as_deref().is_some_and(models::is_in_f32)
     {
-        loaded = resolve(layers.flag("the weights of model.from", "model.precision", "f32"))?;
+        layers = layers.flag("the weights of model.from", "model.precision", "f32");
+        loaded = resolve(layers.clone())?;
+    }
+    let fitted = too_long(&loaded);
+    if !fitted.is_empty() {
+        let fit = |layers: Layers<'static>, (path, room): &(String, usize)| {
+            layers.flag(POSITIONS, path, &room.to_string())
+        };
+        loaded = resolve(fitted.iter().fold(layers, fit))?;
     }
     fathom_train::check(&loaded)?;
     Ok(loaded)
+}
+
+/// Source of lengths that an encoder's positions bound.
+const POSITIONS: &str = "the positions of model.from";
+
+/// Lengths of a shipped recipe that are more than an encoder has positions for, with the number that it has. Those that the
+/// user set are refused later.
+fn too_long(loaded: &Loaded<Recipe>) -> Vec<(String, usize)> {
+    let Recipe { model, objective, data, stage, .. } = &loaded.value;
+    let method = objective.method;
+    let Some(room) = model.from.as_deref().filter(|_| method.encodes()).and_then(models::encoder_room) else {
+        return Vec::new();
+    };
+    let lengths: Vec<(String, usize)> = match method {
+        MethodName::Mlm => {
+            let length =
+                |(index, stage): (usize, &Stage)| (format!("stage.{index}.seq_tokens"), stage.seq_tokens);
+            stage.iter().enumerate().map(length).collect()
+        }
+        _ => vec![("data.max_text_tokens".into(), data.max_text_tokens)],
+    };
+    let shipped = |path: &str| {
+        let source = loaded.source(path);
+        source.is_some_and(|source| source.is_default() || matches!(source, Source::Recipe { .. }))
+    };
+    let fitted = lengths.into_iter().filter(|(path, tokens)| *tokens > room && shipped(path));
+    fitted.map(|(path, _)| (path, room)).collect()
+}
+
+/// Reports the values that [`load`] fitted to the model.
+pub(crate) fn report_fitted(loaded: &Loaded<Recipe>, events: &dyn Events) {
+    for row in loaded.rows().iter().filter(|row| row.source == POSITIONS) {
+        events.note(&format!("{} is {}: {POSITIONS}", row.path, row.value));
+    }
 }
 
 /// Adds the place of a value in the recipe to an error about it.

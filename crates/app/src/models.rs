@@ -7,7 +7,7 @@ use fathom_base::{gguf, hub};
 use fathom_grad::{Params, StateDisk};
 use fathom_model::{
     EncoderHead, EncoderSpec, HfFolder, LoadedModel, Model, PROJECTIONS, Portion, Quantization, SafeTensors,
-    Source, Spec, StateProjections, WithRandomTensor, load_scores, open_config,
+    Source, Spec, StateProjections, WithRandomTensor, load_scores, open_any_config, open_config,
 };
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -55,6 +55,13 @@ pub fn model_folder(path: &Path) -> Result<PathBuf> {
 /// Returns whether a path is the folder of an encoder.
 pub(crate) fn is_encoder(path: &Path) -> bool {
     model_folder(path).is_ok_and(|folder| folder.is_dir() && EncoderSpec::is_of(&folder))
+}
+
+/// Returns the most tokens of a text for which an encoder has positions; `None` if a path is none, or has no limit.
+pub(crate) fn encoder_room(path: &Path) -> Option<usize> {
+    let folder = model_folder(path).ok().filter(|folder| folder.is_dir())?;
+    let (spec, _) = open_any_config(&folder).ok()?;
+    spec.encoder.as_ref().and_then(|_| spec.position_room())
 }
 
 /// Returns the end of a message about a path without a model: advice if the path is a name on the Hugging Face Hub.

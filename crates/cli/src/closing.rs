@@ -8,10 +8,10 @@ use fathom_app::{Job, card, models};
 use fathom_base::human;
 use fathom_model::{Spec, in_python};
 use fathom_report::RunLog;
-use fathom_train::recipe::QuantizationName;
+use fathom_train::recipe::{MethodName, QuantizationName};
 
 use crate::commands::print_verdicts;
-use crate::program;
+use crate::{console, program};
 
 /// A suggestion: its purpose, and a shell command or a line of Python. Tests run each of them.
 struct Hint {
@@ -23,9 +23,12 @@ fn hint(what: &'static str, line: String) -> Hint {
     Hint { what, line }
 }
 
-/// Prints the figures and the suggestions.
+/// Prints the figures and, unless `--quiet`, the suggestions.
 pub fn print(job: &Job, report: &Report) {
     print_verdicts(&report.log);
+    if console::is_quiet() {
+        return;
+    }
     outln!("\nfinished in {}. What next:", human::seconds(report.seconds));
     outln!("  {:19} {}", "read the report", report.page.display());
     for Hint { what, line } in hints(job, &report.log) {
@@ -54,9 +57,12 @@ fn hints(job: &Job, log: &RunLog) -> Vec<Hint> {
     let mut trained = job.trained.clone();
     trained.scores = if job.recipe().rl.has_values() { 0 } else { trained.scores };
     let class = if base.is_some() { card::class(&trained) } else { card::class_of(&job.model()) };
-    // An encoder is asked as a whole.
-    let merges = base.is_some() && trained.encoder.is_some() && class != "AutoModelForMaskedLM";
-    let asks = if scores {
+    let labels = matches!(job.recipe().objective.method, MethodName::Classify | MethodName::Rerank);
+    // An encoder, and a head of labels, are asked as a whole.
+    let merges = base.is_some() && (labels || trained.encoder.is_some()) && class != "AutoModelForMaskedLM";
+    let asks = if labels {
+        hint("serve the labels", format!("{me} serve {out}"))
+    } else if scores {
         hint("ask for rewards", format!("{me} score {model} PAIRS.jsonl --out scored.jsonl"))
     } else if class == "AutoModelForMaskedLM" {
         hint("look at its logits", format!("{me} inspect logits {model} --ids 1,2,3"))

@@ -21,6 +21,11 @@ macro_rules! outln {
     ($($text:tt)*) => { $crate::console::out(format_args!("{}\n", format_args!($($text)*))) };
 }
 
+/// Like `outln!`, unless `--quiet`: what a verb has done, and what to do next.
+macro_rules! closing {
+    ($($text:tt)*) => { if !$crate::console::is_quiet() { outln!($($text)*) } };
+}
+
 /// Style of success.
 pub const GOOD: Style = AnsiColor::Green.on_default();
 /// Style of failure.

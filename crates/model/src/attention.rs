@@ -8,7 +8,7 @@ use fathom_tensor::Activation;
 use crate::adapter::{PrefixParams, declare_prefix, led};
 use crate::latent::{LatentParams, latent_heads};
 use crate::norm::norm;
-use crate::spec::{LayerSpec, PositionBias, QkNorm, Relative, Spec};
+use crate::spec::{LayerSpec, PositionBias, QkNorm, Reach, Relative, Spec};
 use crate::weight::{
     Begins, Cut, DistanceParams, InFiles, InputSharing, Kind, LinearParams, Module, NOWHERE, NormParams,
     NormSpec, Parallel, Projection, Walk, WeightSpec,
@@ -65,7 +65,7 @@ pub(crate) fn attention(
     h_td: Val,
 ) -> Val {
     let ([q_te, k_tk, v_tk], gate_te) = heads(cx, s, layer, p, h_td);
-    let how = attention_use(s, layer);
+    let how = attention_use(s, layer.reach());
     let o_te = cx.whole(|cx| {
         let [k_tk, v_tk] = led(cx, p.prefix.as_ref(), [k_tk, v_tk]);
         match (&p.relative, s.relative()) {
@@ -179,15 +179,16 @@ fn values(cx: &mut Ctx<'_>, s: &Spec, o_te: Val) -> Val {
     }
 }
 
-fn attention_use(s: &Spec, layer: &LayerSpec) -> AttentionUse {
-    let mask = s.reaches().iter().position(|reach| Some(*reach) == layer.reach()).unwrap_or(0);
+/// Attention of this reach.
+pub(crate) fn attention_use(s: &Spec, reach: Option<Reach>) -> AttentionUse {
+    let mask = s.reaches().iter().position(|other| Some(*other) == reach).unwrap_or(0);
     AttentionUse {
         keys: Keys::Own,
         mask,
         head_dim: s.head_dim,
         scale: s.attention_scale,
         softcap: s.attention_softcap,
-        apart: layer.reach().filter(|reach| reach.looks_ahead()).map(|_| s.masks()),
+        apart: reach.filter(|reach| reach.looks_ahead()).map(|_| s.masks()),
         slopes: s.slopes,
     }
 }

@@ -6,7 +6,7 @@ use fathom_grad::{Alike, Ctx, Memory, ParamId, Segments, Val, Which};
 use fathom_tensor::Tensor;
 
 use crate::block::{BlockParams, block};
-use crate::encoder::pool;
+use crate::encoder::{means, pool};
 use crate::model::Model;
 use crate::norm::norm;
 use crate::spec::{LayerSpec, Spec, Stack};
@@ -248,6 +248,7 @@ impl Model {
         run.segment(alone(LAST), Some(x_td), &|cx, x_td| {
             cx.rows(|cx| {
                 let x_td = norm(cx, s, names, x_td, p.norm);
+                let x_td = means(cx, s, x_td);
                 pool(cx, s, &p, x_td)
             })
         })
@@ -255,9 +256,11 @@ impl Model {
 
     /// Input of the first block; this rank has some rows of the embedding.
     pub(crate) fn embed(&self, cx: &mut Ctx<'_>, p: &EmbedParams) -> Val {
-        let rows = self.own_rows(p.tokens);
-        let normed =
-            |cx: &mut Ctx<'_>, x_td| norm(cx, &self.spec, ["embed.norm", "embed.norm.stats"], x_td, p.norm);
+        let (rows, project) = (self.own_rows(p.tokens), p.encoder.and_then(|encoder| encoder.project));
+        let normed = |cx: &mut Ctx<'_>, x_te| {
+            let x_te = norm(cx, &self.spec, ["embed.norm", "embed.norm.stats"], x_te, p.norm);
+            project.map_or(x_te, |project| project.whole(cx, "embed.projected", x_te))
+        };
         let how = (self.embed_scale, self.spec.virtual_tokens() > 0 || p.table.rows.is_some());
         let tables = [p.positions, p.encoder.and_then(|encoder| encoder.types)];
         let embed = |cx: &mut Ctx<'_>| cx.embed_parallel(p.tokens, tables, how, rows);

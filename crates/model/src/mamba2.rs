@@ -7,6 +7,7 @@
 use std::rc::Rc;
 
 use fathom_grad::{ConvUse, Ctx, GatedNormUse, HeadColumns, ParamId, SsdUse, Val};
+use fathom_tensor::Activation;
 
 use crate::spec::{
     LayerSpec, Own, RankExchange, Sharers, Spec, SplitDimension, StateSpec, SubLayer, SubLayerParams,
@@ -30,6 +31,8 @@ pub struct Mamba2 {
     pub groups: usize,
     /// Tokens that the convolution reads.
     pub width: usize,
+    /// Activation after it.
+    pub activation: Activation,
     /// Whether the input projection, the convolution and the output projection have biases.
     pub biases: [bool; 3],
     /// Range of the step.
@@ -98,6 +101,7 @@ impl Mamba2 {
             state,
             groups,
             width: 4,
+            activation: Activation::Silu,
             biases: [false, true, false],
             limit: [0.0, f32::INFINITY],
             gate: Gate::First,
@@ -216,8 +220,12 @@ impl SubLayerParams for Mamba2Params {
         let y_ti = cx.whole(|cx| {
             let names = ["mixer.columns.dealt", "mixer.step.dealt"];
             let [u_tc, dt_th] = cx.to_heads(names, [u_tc, dt_th], [&parts, &[part(heads, 1)]]);
-            let how = ConvUse { silu: true, state: CONV, parts: &parts };
-            let u_tc = cx.conv("mixer.out.conv", u_tc, self.conv, self.conv_bias, how);
+            let silu = of.activation == Activation::Silu;
+            let how = ConvUse { silu, state: CONV, parts: &parts };
+            let mut u_tc = cx.conv("mixer.out.conv", u_tc, self.conv, self.conv_bias, how);
+            if !silu {
+                u_tc = cx.activate("mixer.out.act", of.activation, u_tc);
+            }
             let groups = groups.max(cx.sharers());
             let how = SsdUse { groups, state: of.state, limit: of.limit, memory: MEMORY };
             let names = ["mixer.out", "mixer.out.states", "mixer.out.began"];

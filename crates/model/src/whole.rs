@@ -36,13 +36,13 @@ impl Spec {
         let (names, vocab) = (&self.family.names, [self.vocab]);
         let table = |role, module, cut, name| {
             let stored = InFiles::one(name, self.vocab);
-            WeightSpec::new(role, (module, Kind::Table), [self.vocab, self.hidden], cut, stored)
+            WeightSpec::new(role, (module, Kind::Table), [self.vocab, self.embed_cols()], cut, stored)
         };
         let tokens = w.weight(table("embed", Module::Tokens, Cut::Rows(&vocab), names.embed));
         let positions = self.learned_positions.map(|rows| {
             let (cut, stored) = (Cut::Whole(InputSharing::Own), InFiles::one(names.positions, rows));
             let at = (Module::Input, Kind::Table);
-            w.weight(WeightSpec::new("positions", at, [rows, self.hidden], cut, stored))
+            w.weight(WeightSpec::new("positions", at, [rows, self.embed_cols()], cut, stored))
         });
         let source = (self.source > 0).then(|| {
             let name = names.cross.unwrap_or(CrossNames::NONE).embed;
@@ -53,7 +53,8 @@ impl Spec {
         });
         let encoder = self.encoder.as_ref().map(|parts| EncoderInput::declare(w, self, parts));
         let normed = self.normed(names.embed_norm);
-        let embed_norm = self.embed_norm.then(|| w.norm("embed_norm", Module::Input, self.hidden, normed));
+        let embed_norm =
+            self.embed_norm.then(|| w.norm("embed_norm", Module::Input, self.embed_cols(), normed));
         let prompt = PromptParams::declare(w, self);
         let of_table = TableParams::declare(w, self);
         w.prefix = PrefixEncoder::declare(w, self);

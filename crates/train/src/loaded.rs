@@ -181,8 +181,8 @@ impl<'a> DeviceMicroBatch<'a> {
         };
         batch.keys =
             drops.map(|seed| device.from_i32(&sharing.own(device, &keys(seed, micro)), Category::Data));
-        let shared = grid.tp > 1 && grid.sequence_parallel && device.machine.has_data();
-        let order = model.last.filter(|_| shared).map(|last| {
+        let shared = grid.tp > 1 && grid.sequence_parallel;
+        let order = model.last.filter(|_| shared && device.machine.has_data()).map(|last| {
             let spread = Spread { ranks: grid.tp, rows: true, ..Spread::NONE };
             let vocab = params.shape(last.head)[0];
             let (machine, dtype) = (device.machine.as_ref(), model.dtype(params));
@@ -197,7 +197,7 @@ impl<'a> DeviceMicroBatch<'a> {
             batch.types = types.map(|types| device.from_i32(&sharing.own(device, &types), Category::Data));
         }
         let labels = own(device, &sharing, of_head(&order), &micro.labels);
-        let alone = order.is_none() && grid.cp == 1 && model.last.is_some();
+        let alone = !shared && grid.cp == 1 && model.last.is_some();
         let (chosen, labels) = ChosenRows::of(device, labels, how, alone);
         let ids = device.from_i32(&labels, Category::Data);
         let losses = device.empty(1, labels.len(), DType::F32, Category::Data);

@@ -284,8 +284,10 @@ fn sizes(loaded: &Loaded<Recipe>) -> Result<()> {
         return refuse("model.kv_heads", message);
     }
     if !model.head_dim.is_multiple_of(8) {
-        let message =
-            format!("is {}; it must be a multiple of 8, as attention's kernels take them", model.head_dim);
+        let message = format!(
+            "is {}; it must be a multiple of 8, as the tensor cores of GPUs take them",
+            model.head_dim
+        );
         return refuse("model.head_dim", message);
     }
     if !kv_heads.is_multiple_of(activations.head_groups) {

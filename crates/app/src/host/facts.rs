@@ -70,14 +70,12 @@ impl FactsOf<'_> {
             sampling: fathom_model::open_writer_config(folder)?.1.sampling(),
             chat_template: template.as_ref().map(|template| template.source().to_string()),
         };
-        let source = card.source;
         Ok(Facts {
             card,
             tokenizer: tokenizer.clone(),
             bounds,
             render: template.map(rendered),
-            // Adapters are of decoders.
-            adapters: accept.filter(|_| !source),
+            adapters: accept,
             queue,
             structures: Structures::probing(compiler),
             reading,

@@ -132,6 +132,101 @@ fn a_server_of_sources_runs_in_the_memory_that_its_plan_says() {
     }
 }
 
+/// Adapters by PEFT, with sources and their greedy answers.
+const ADAPTERS: [&str; 2] = ["t5_served", "t5_served_dora"];
+
+fn adapter(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/golden_adapters/encoders")
+        .join(name)
+        .join("before")
+}
+
+fn adapted(order: Order) -> Order {
+    Order { adapters: ADAPTERS.map(|name| (name.to_string(), adapter(name))).into(), ..order }
+}
+
+/// Requests to the base and to its adapters at once are answered as by PEFT and by the base alone.
+#[test]
+fn adapters_answer_as_in_peft() {
+    let expected = |name: &str| -> Value {
+        let file = adapter(name).with_file_name("expected.json");
+        serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
+    };
+    // The golden answers were written without the end of texts, id 1.
+    let ask_ids = |at, model: &str, ids: &Value| {
+        let body = json!({
+            "model": model, "prompt": ids, "max_tokens": 12, "temperature": 0, "ignore_eos": true,
+            "logit_bias": {"1": -100}, "return_token_ids": true,
+        });
+        ask(at, "/v1/completions", &body)["choices"][0]["token_ids"].clone()
+    };
+    let sources = expected(ADAPTERS[0])["docs"].clone();
+    let alone: Vec<Value> = with_server(&served(&[]), |at| {
+        sources.as_array().unwrap().iter().map(|doc| ask_ids(at, "small", &doc[0])).collect()
+    });
+    with_server(&adapted(served(&["serve.sequences=4"])), |at| {
+        thread::scope(|scope| {
+            let ask = |model: &'static str, ids: Value, wanted: Value| {
+                scope.spawn(move || assert_eq!(ask_ids(at, model, &ids), wanted, "{model}"));
+            };
+            for name in ADAPTERS {
+                let all = expected(name);
+                for (doc, wanted) in
+                    all["docs"].as_array().unwrap().iter().zip(all["greedy"].as_array().unwrap())
+                {
+                    ask(name, doc[0].clone(), wanted.clone());
+                }
+            }
+            for (doc, wanted) in sources.as_array().unwrap().iter().zip(&alone) {
+                ask("small", doc[0].clone(), wanted.clone());
+            }
+        });
+    });
+}
+
+#[test]
+fn a_server_with_adapters_runs_in_the_memory_that_its_plan_says() {
+    for (precision, sequences) in [(Precision::F32, 2), (Precision::Bf16, 4)] {
+        let with = |memory_bytes: u64| {
+            let keys = [&format!("serve.sequences={sequences}"), "serve.context_tokens=300"];
+            let (precision, memory_bytes) = (Some(precision), Some(memory_bytes));
+            adapted(Order { precision, memory_bytes, ..served(&keys) })
+        };
+        let planned = |order: &Order| sizes(order, &Silent).unwrap().remove(0).1;
+        let plan = planned(&with(64 << 20));
+        assert!(plan.limits.context_tokens == 300 && plan.adapters_bytes > 0, "{plan:?}");
+        let exact = with(plan.bytes());
+        assert_eq!(planned(&exact).bytes(), plan.bytes());
+        let answers = |order: &Order| -> Vec<Value> {
+            with_server(order, |at| {
+                thread::scope(|scope| {
+                    let ask = |of: usize| {
+                        let model = ["small", ADAPTERS[0], ADAPTERS[1]][of % 3];
+                        let prompt: Vec<usize> = (0..300).map(|at| 3 + (at * 7 + of) % 250).collect();
+                        let body = json!({
+                            "model": model, "prompt": prompt, "max_tokens": 299, "temperature": 0,
+                            "ignore_eos": true, "return_token_ids": true,
+                        });
+                        scope.spawn(move || {
+                            let answer = ask(at, "/v1/completions", &body);
+                            assert!(answer["choices"][0]["token_ids"].is_array(), "{answer}");
+                            answer["choices"][0]["token_ids"].clone()
+                        })
+                    };
+                    let all: Vec<_> = (0..5).map(ask).collect();
+                    all.into_iter().map(|answer| answer.join().unwrap()).collect()
+                })
+            })
+        };
+        let found = answers(&exact);
+        // In bf16, sources that are read together have other roundings than those that are read alone.
+        if precision == Precision::F32 {
+            assert!(found == answers(&with(64 << 20)));
+        }
+    }
+}
+
 #[test]
 fn what_an_encoder_decoder_is_not_served_with_is_refused_by_name() {
     let refused = |order: Order, named: &str| {

@@ -37,7 +37,7 @@ pub fn quantize(args: &Quantize) -> Result<()> {
         bail!("--to {to} needs no text: leave --data out, and measure with `fathom eval`");
     }
     let done = export_model(&to.conversion(model.clone(), out.clone()), &Plain::default())?;
-    outln!("{}: {} with {} weights as {to}", out.display(), done.family, human::count(done.weights));
+    closing!("{}: {} with {} weights as {to}", out.display(), done.family, human::count(done.weights));
     say_whole_experts(done.whole_experts);
     Ok(())
 }
@@ -71,12 +71,12 @@ fn coded(args: &Quantize) -> Result<()> {
         );
         return Ok(());
     }
-    outln!("{}: {family} with {} weights as {to}", out.display(), human::count(weights));
+    closing!("{}: {family} with {} weights as {to}", out.display(), human::count(weights));
     match experts {
-        Some(Experts::Whole) => outln!(
+        Some(Experts::Whole) => closing!(
             "experts stay as they are: a layer's are one tensor in the model's files, for which {to} has no layout"
         ),
-        Some(Experts::Rounded { projections, unjudged }) if unjudged > 0 => outln!(
+        Some(Experts::Rounded { projections, unjudged }) if unjudged > 0 => closing!(
             "{} of {} projections of experts are rounded to nearest: too few tokens of the text chose their expert; more --samples judge them",
             human::grouped(unjudged as u64),
             human::grouped(projections as u64)
@@ -150,7 +150,7 @@ fn weighted(text: &str) -> Result<(PathBuf, f32)> {
 }
 
 fn print(args: &Convert, what: &Conversion, done: &ConversionSummary) {
-    outln!(
+    closing!(
         "{}: {} with {} weights as {}",
         args.to.display(),
         done.family,
@@ -170,7 +170,7 @@ fn print(args: &Convert, what: &Conversion, done: &ConversionSummary) {
 /// Notes that bitsandbytes folders leave experts unquantized.
 fn say_whole_experts(whole: bool) {
     if whole {
-        outln!(
+        closing!(
             "experts stay as they are: Transformers has a layer's as one tensor, which bitsandbytes does not quantise"
         );
     }

@@ -63,7 +63,7 @@ pub fn eval(args: &Eval, model: &Path, judge: &str) -> Result<()> {
     let [items, texts] = [items, texts].map(|(count, name)| human::counted(count as u64, name));
     outln!("{items}, {texts} of the judge, {} without a verdict", human::grouped(found.unread as u64));
     if let Some(out) = &args.tasks.out {
-        outln!("{}", out.display());
+        closing!("{}", out.display());
     }
     Ok(())
 }

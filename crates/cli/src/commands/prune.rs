@@ -38,7 +38,7 @@ pub fn run(args: &Prune) -> Result<()> {
     outln!("judged by {} tokens; layers that stay: {}", human::grouped(tokens as u64), of(&kept.layers));
     outln!("weights {} -> {}", human::grouped(weights[0]), human::grouped(weights[1]));
     outln!("loss of these tokens {:.4} -> {:.4}", losses[0], losses[1]);
-    outln!(
+    closing!(
         "{}; what was lost is learned back by `fathom train distill model.from={0} objective.teacher={1}`",
         request.to.display(),
         request.model.display()

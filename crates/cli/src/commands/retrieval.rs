@@ -52,12 +52,12 @@ fn print(report: &IndexReport, out: &Path) {
         human::counted(report.duplicates as u64, "near-duplicate"),
     ];
     let read = human::grouped(report.read_files as u64);
-    outln!("{files}, {documents}, {chunks}, {near}; {read} read; {}", out.display());
+    closing!("{files}, {documents}, {chunks}, {near}; {read} read; {}", out.display());
     if report.encoded > 0 {
-        outln!("{} computed", human::counted(report.encoded as u64, "vector"));
+        closing!("{} computed", human::counted(report.encoded as u64, "vector"));
     }
     if report.stored > 0 {
-        outln!("{} written to the store", human::counted(report.stored, "vector"));
+        closing!("{} written to the store", human::counted(report.stored, "vector"));
     }
     let named = if console::is_verbose() { usize::MAX } else { NAMED };
     for (path, why) in report.skipped.iter().take(named) {
@@ -77,7 +77,11 @@ fn print(report: &IndexReport, out: &Path) {
             .map(|it| if it.is_empty() { "none" } else { it.as_str() })
             .take(8)
             .collect();
-        outln!("{} of other kinds left out ({})", human::counted(ignored as u64, "file"), endings.join(" "));
+        closing!(
+            "{} of other kinds left out ({})",
+            human::counted(ignored as u64, "file"),
+            endings.join(" ")
+        );
     }
 }
 

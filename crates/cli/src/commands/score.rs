@@ -23,6 +23,6 @@ pub fn run(args: &Score) -> Result<()> {
     };
     let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
     let rows = score(&request, &machine, &listener)?;
-    outln!("{} scored, {}", human::counted(rows as u64, "row"), request.out.display());
+    closing!("{} scored, {}", human::counted(rows as u64, "row"), request.out.display());
     Ok(())
 }

@@ -58,10 +58,10 @@ pub fn eval(args: &Eval, model: &Path) -> Result<()> {
         None => outln!("{}", count(asked)),
     }
     if ran.kept > 0 {
-        outln!("{} kept from an earlier run", human::counted(ran.kept as u64, "answer"));
+        closing!("{} kept from an earlier run", human::counted(ran.kept as u64, "answer"));
     }
     if let Some(out) = &flags.out {
-        outln!("{}", out.display());
+        closing!("{}", out.display());
     }
     Ok(())
 }
@@ -71,7 +71,7 @@ pub fn compare(args: &Eval) -> Result<()> {
     let compared = compared(&args.tasks.compare, args.tasks.out.as_deref())?;
     out!("{compared}");
     if let Some(out) = &args.tasks.out {
-        outln!("{}", out.display());
+        closing!("{}", out.display());
     }
     Ok(())
 }

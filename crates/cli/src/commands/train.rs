@@ -147,7 +147,7 @@ fn run(
     let order = Order { command, claim, stop, allow_processes, clock, ..Order::default() };
     if loaded.value.rounds.write != WriteName::None {
         let done = rounds(&loaded, &order, &listener)?;
-        outln!(
+        closing!(
             "{}: the model of the last round; each round has a report of its own",
             loaded.value.run.out.join("model").display()
         );

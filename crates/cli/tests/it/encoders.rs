@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::run::write_text;
+use crate::sft::base_model;
 use crate::{arg, fathom, good, refused, rows, text};
 
 /// A tiny BERT with its tokenizer, and positions for 64 tokens.
@@ -267,6 +268,61 @@ fn rerankers_and_classifiers_learn_by_every_loss() {
     );
 }
 
+/// A decoder's labels are read at a text's last token, as by Transformers' classes for them.
+#[test]
+fn a_decoder_learns_labels_of_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    base_model(folder.path());
+    let row = |n: usize| {
+        let (label, text) = [("nature", "the sea and the river"), ("code", "return a plus b")][n % 2];
+        json!({"text": format!("{n} {text}"), "label": label})
+    };
+    lines(&at("labels.jsonl"), (0..48).map(row));
+    let names = "objective.labels=[\"nature\",\"code\"]";
+    let more = [names, "stage.0.seq_tokens=128", "stage.0.epochs=8", "data.max_text_tokens=48"];
+    let base = at("base/model");
+    let out = good(args("classify", &base, &at("labels.jsonl"), &at("labels"), &more));
+    assert!(out.contains("AutoModelForSequenceClassification.from_pretrained"), "{out}");
+    learned(&at("labels"));
+    let last = steps(&at("labels")).pop().unwrap();
+    assert!(last["accuracy"].as_f64().unwrap() > 0.9, "{last}");
+    let config: Value = serde_json::from_slice(&fs::read(at("labels/model/config.json")).unwrap()).unwrap();
+    assert_eq!(config["architectures"], json!(["LlamaForSequenceClassification"]));
+    assert_eq!(config["id2label"], json!({"0": "nature", "1": "code"}));
+    let words = [&more[..], &["objective.loss=tokens"]].concat();
+    refused(
+        args("classify", &base, &at("labels.jsonl"), &at("words"), &words),
+        &["objective.loss", "a decoder"],
+    );
+}
+
+/// Lengths of a shipped recipe fit the model; those that are asked for are refused with what fits.
+#[test]
+fn lengths_that_are_not_asked_for_fit_the_models_positions() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    lines(&at("pairs.jsonl"), (0..8).map(|n| json!({"anchor": format!("river {n}"), "positive": "sand"})));
+    for (verb, data, length, key) in [
+        ("mlm", "text", "stage.0.steps=2", "stage.0.seq_tokens"),
+        ("embed", "pairs.jsonl", "stage.0.epochs=1", "data.max_text_tokens"),
+    ] {
+        let out = at(verb);
+        let output = fathom(args(verb, &bert(), &at(data), &out, &[length]));
+        let err = text(&output.stderr);
+        assert!(
+            output.status.success() && err.contains(&format!("{key} is 64: the positions of model.from")),
+            "{err}"
+        );
+        let recipe = fs::read_to_string(out.join("recipe.toml")).unwrap();
+        let fitted = |line: &&str| line.contains("= 64") && line.contains("the positions of model.from");
+        assert_eq!(recipe.lines().filter(fitted).count(), 1, "{recipe}");
+        let asked = format!("{key}=65");
+        refused(args(verb, &bert(), &at(data), &at("asked"), &[&asked]), &[key, "for 64", "give 64"]);
+    }
+}
+
 #[test]
 fn what_does_not_go_together_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -312,7 +368,13 @@ fn what_does_not_go_together_is_refused() {
         &["stage.0.seq_tokens=64", "objective.mask_share=0"],
         &["objective.mask_share"],
     );
-    ask("embed", &bert(), "lessons.jsonl", &[], &["data.max_text_tokens", "give 64"]);
+    ask(
+        "embed",
+        &bert(),
+        "lessons.jsonl",
+        &["data.max_text_tokens=65"],
+        &["data.max_text_tokens", "give 64"],
+    );
     let short = &["data.max_text_tokens=48", "stage.0.seq_tokens=96"][..];
     ask("embed", &bert(), "lessons.jsonl", short, &["lessons.jsonl:1", "has `anchor`, `positive`"]);
     lines(&at("alone.jsonl"), [json!({"anchor": "a river"})]);

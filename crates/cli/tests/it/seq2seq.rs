@@ -80,6 +80,13 @@ fn dropped_spans_are_learned_from_nothing_and_from_a_folder() {
         arg(&out),
     ]);
     good(["generate", arg(&model), "river stone", "--max-tokens", "4", "--ids"]);
+    // The run and its last checkpoint are written as the run's own folder.
+    let weights = |folder: &Path| fs::read(folder.join("model.safetensors")).unwrap();
+    for (from, to) in [(at("new"), at("whole")), (at("new/checkpoints/step-00000026"), at("last"))] {
+        good(["export", arg(&from), arg(&to)]);
+        assert_eq!(weights(&to), weights(&model), "{}", from.display());
+        good(["generate", arg(&to), "river stone", "--max-tokens", "4", "--ids"]);
+    }
     refused(["serve", arg(&model), "--tp", "2", "--port", "0"], &["an encoder-decoder", "on one rank"]);
     refused(["eval", arg(&model), "--data", arg(&at("text"))], &["an encoder-decoder"]);
     let from = format!("model.from={}", arg(&model));

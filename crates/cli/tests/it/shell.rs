@@ -59,10 +59,17 @@ fn a_run_says_less_or_more() {
         let words = [more, "quickstart", "--steps", "2", "--data", arg(&texts), "--out", arg(&out)];
         let output = fathom(words.iter().chain(&TINY).chain(&["eval.enabled=false"]));
         assert!(output.status.success(), "{}", text(&output.stderr));
-        text(&output.stderr)
+        [&output.stdout, &output.stderr].map(|bytes| text(bytes))
     };
-    assert_eq!(run("quiet", "--quiet"), "");
-    let verbose = run("verbose", "-v");
+    let [figures, err] = run("quiet", "--quiet");
+    assert!(
+        err.is_empty() && figures.contains("training loss") && !figures.contains("What next"),
+        "{figures}{err}"
+    );
+    let [all, verbose] = run("verbose", "-v");
+    assert!(all.contains("What next"), "{all}");
+    let (from, to) = (folder.path().join("quiet"), folder.path().join("exported"));
+    assert_eq!(good(["-q", "export", arg(&from), arg(&to)]), "");
     for line in ["fathom 0.", "commit: ", "stage.0.steps = 2 (--steps)", " 1/2  loss ", " 2/2  loss "] {
         assert!(verbose.contains(line), "`{line}` is not in:\n{verbose}");
     }

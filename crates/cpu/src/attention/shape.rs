@@ -16,7 +16,7 @@ pub struct Shape {
     pub heads: usize,
     /// Key and value heads.
     pub kv_heads: usize,
-    /// Elements of a head: a multiple of 8 up to 512.
+    /// Elements of a head, 1 to 512.
     pub head_dim: usize,
     /// Distance from which on all keys have the same bias; 0 without biases, or if they have no end.
     pub span: usize,

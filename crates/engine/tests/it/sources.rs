@@ -13,7 +13,7 @@ use fathom_model::{Model, ModelView, SafeTensors, Source, load, load_peft, open_
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 
-const CASES: [&str; 5] = ["t5_v10", "t5_v11", "flan", "umt5", "t5_few_buckets"];
+const CASES: [&str; 6] = ["t5_v10", "t5_v11", "flan", "umt5", "t5_few_buckets", "t5_odd_heads"];
 
 fn ids(value: &serde_json::Value) -> Vec<u32> {
     serde_json::from_value(value.clone()).unwrap()

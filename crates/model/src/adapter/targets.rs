@@ -24,7 +24,7 @@ pub enum Targets {
 /// Kind of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kinds {
-    /// A projection of a block.
+    /// A projection of a block, or of embeddings to the columns of the blocks.
     Block,
     /// The projection before an encoder's head.
     Pool,
@@ -93,7 +93,8 @@ impl Spec {
             if p.kind != Kind::Linear {
                 return;
             }
-            let (index, kind) = layer.map_or((usize::MAX, Kinds::Pool), |layer| (layer, Kinds::Block));
+            let outside = if p.module == Module::Head { Kinds::Pool } else { Kinds::Block };
+            let (index, kind) = layer.map_or((usize::MAX, outside), |layer| (layer, Kinds::Block));
             let (at, parts) = (self.prefix(layer, p.module), parts(p));
             let fused = parts.len() > 1;
             let way_out = p.module == Module::Mlp && p.parallel == Parallel::Rows;

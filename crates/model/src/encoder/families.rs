@@ -16,6 +16,7 @@ pub(crate) fn of_norms(name: &str) -> String {
 
 const BERT_PARTS: EncoderNames = EncoderNames {
     types: "embeddings.token_type_embeddings",
+    project: "",
     distances: ["encoder.rel_embeddings", "encoder.LayerNorm"],
     positions: ["attention.self.pos_key_proj", "attention.self.pos_query_proj"],
     pool: ["bert.pooler.dense", ""],
@@ -97,6 +98,7 @@ const ELECTRA_NAMES: Names = Names {
     base: "electra.",
     head: "classifier.out_proj",
     encoder: Some(EncoderNames {
+        project: "embeddings_project",
         pool: ["classifier.dense", ""],
         masked: ["generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head"],
         own_head: "generator_lm_head",

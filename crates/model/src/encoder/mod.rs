@@ -20,7 +20,7 @@ pub use spec::EncoderSpec;
 pub(crate) use spec::whole;
 pub use task::{Task, ranks_by_sigmoid, sigmoid};
 pub use weights::EncoderInput;
-pub(crate) use weights::pool;
+pub(crate) use weights::{means, pool};
 
 use std::ops::Range;
 use std::path::Path;

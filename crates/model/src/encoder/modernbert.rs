@@ -13,6 +13,7 @@ use crate::spec::{LayerSpec, PartKind, Reach, Residual, Spec};
 const THETAS: [f64; 2] = [160_000.0, 10_000.0];
 /// Their keys, in Transformers 4 and in 5.
 const THETA_KEYS: [&str; 2] = ["global_rope_theta", "local_rope_theta"];
+const POOLING: &str = "classifier_pooling";
 const KINDS: [&str; 2] = ["full_attention", "sliding_attention"];
 
 /// Reads what distinguishes it.
@@ -60,13 +61,31 @@ pub(super) fn read(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
     spec.mlp.gated = true;
     spec.learned_positions = None;
     let pool = c.activation("classifier_activation", "gelu")?;
-    let bias = c.or("classifier_bias", false)?;
-    spec.encoder.iter_mut().for_each(|parts| (parts.pool, parts.pool_bias) = (Some(pool), bias));
+    let (bias, mean) = (c.or("classifier_bias", false)?, pools_means(c)?);
+    if mean && !spec.reaches().contains(&Reach::Full) {
+        let what = format!("names no {}, and `{POOLING}` \"mean\" reads whole texts", KINDS[0]);
+        return Err(c.refuse("layer_types", what));
+    }
+    if let Some(parts) = &mut spec.encoder {
+        (parts.pool, parts.pool_bias, parts.mean) = (Some(pool), bias, mean);
+    }
     Ok(())
+}
+
+/// Returns whether labels of a text read the mean of its tokens.
+fn pools_means(c: &Config<'_>) -> Result<bool> {
+    let names = ["cls", "mean"];
+    let pooling: String = c.or(POOLING, names[0].to_string())?;
+    let known = names.iter().position(|name| *name == pooling).map(|at| at == 1);
+    known.ok_or_else(|| c.refuse(POOLING, format!("is \"{pooling}\"; supported: {}", names.join(", "))))
 }
 
 fn ropes(c: &Config<'_>, spec: &Spec) -> Result<Vec<RopeSpec>> {
     let nested: Map<String, Value> = c.or("rope_parameters", Map::new())?;
+    if !spec.head_dim.is_multiple_of(2) {
+        let what = format!("gives heads of {} columns; they rotate in pairs", spec.head_dim);
+        return Err(c.refuse("num_attention_heads", what));
+    }
     let rope = |at: usize| {
         let own = nested.get(KINDS[at]).and_then(Value::as_object);
         let kind = own.and_then(|own| own.get("rope_type")).and_then(Value::as_str).unwrap_or("default");
@@ -105,7 +124,7 @@ pub(super) fn write(s: &Spec, map: &mut Map<String, Value>) {
         Some(Reach::Around(far)) => Some(2 * far),
         _ => None,
     });
-    let pool_bias = s.encoder.as_ref().is_some_and(|parts| parts.pool_bias);
+    let [pool_bias, mean] = s.encoder.as_ref().map_or([false; 2], |parts| [parts.pool_bias, parts.mean]);
     let theta = |at: usize| s.ropes.get(at).map_or(THETAS[at], |rope| rope.theta);
     let rope = |at: usize| json!({"rope_type": "default", "rope_theta": theta(at)});
     let values = [
@@ -119,7 +138,7 @@ pub(super) fn write(s: &Spec, map: &mut Map<String, Value>) {
         ("mlp_bias", json!(s.bias.mlp)),
         ("norm_bias", json!(s.norm_bias)),
         ("classifier_bias", json!(pool_bias)),
-        ("classifier_pooling", json!("cls")),
+        (POOLING, json!(if mean { "mean" } else { "cls" })),
         ("classifier_activation", json!(activation(s))),
     ];
     map.extend(values.map(|(key, value)| (key.to_string(), value)));

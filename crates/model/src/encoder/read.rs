@@ -20,12 +20,13 @@ pub(super) fn blocks(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         "distilbert" => ["dropout", "qa_dropout", "seq_classif_dropout"].iter().for_each(|key| {
             c.raw(key);
         }),
-        "electra" => c.only("embedding_size", &spec.hidden.to_string())?,
+        "electra" => electra(c, &mut spec)?,
         "deberta-v2" => deberta(c, &mut spec)?,
         "modernbert" => modernbert::read(c, &mut spec)?,
         "mpnet" => mpnet(c, &mut spec)?,
         _ => roberta(c, &mut spec)?,
     }
+    spec.check().map_err(|(keys, what)| c.refuse(c.present(keys), what))?;
     Ok(spec)
 }
 
@@ -101,11 +102,13 @@ fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
     let activation = c.activation(keys.activation, "gelu")?;
     let parts = EncoderParts {
         first_position: 0,
+        embedding: None,
         types,
         relative: None,
         pool: Some(Activation::Tanh),
         pool_bias: true,
         pool_norm: false,
+        mean: false,
         head: EncoderHead::None,
     };
     Ok(Spec {
@@ -160,6 +163,14 @@ fn roberta(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
         return Err(c.refuse("pad_token_id", what));
     }
     spec.encoder.iter_mut().for_each(|parts| parts.first_position = first);
+    Ok(())
+}
+
+/// ELECTRA: embeddings of any width, and a projection to that of the blocks if it is another one.
+fn electra(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
+    let width = c.size_or("embedding_size", Some(128))?;
+    let hidden = spec.hidden;
+    spec.encoder.iter_mut().for_each(|parts| parts.embedding = Some(width).filter(|width| *width != hidden));
     Ok(())
 }
 

@@ -126,7 +126,6 @@ impl EncoderSpec {
         let labels = labels(head.unwrap_or(&c))?;
         let task = Task::read(head.unwrap_or(&c), labels.len())?;
         let sigmoid = ranks_by_sigmoid(file, map)?;
-        check_pooling(&c, family, found.unwrap_or(EncoderHead::Text(0)))?;
         c.finish(family.model_type)?;
         if let Some(EncoderHead::Tokens(_)) = found {
             let what = "names a class with labels of tokens, which is trained and not served; served are labels of texts, vectors and scores";
@@ -158,7 +157,6 @@ pub(crate) fn whole(c: &Config<'_>) -> Result<Spec> {
         Some(EncoderHead::Tokens(_)) => EncoderHead::Tokens(counted),
         Some(bare) => bare,
     };
-    check_pooling(c, family, head)?;
     c.finish(family.model_type)?;
     let mut model = with_head(model, head);
     let own = family.names.encoder.is_some_and(|names| !names.own_head.is_empty());
@@ -166,15 +164,6 @@ pub(crate) fn whole(c: &Config<'_>) -> Result<Spec> {
         model.tied = c.or("tie_word_embeddings", true)?;
     }
     Ok(model)
-}
-
-/// Refuses a ModernBERT with labels of texts that reads the mean of all tokens; no other head reads the key.
-fn check_pooling(c: &Config<'_>, family: &Family, head: EncoderHead) -> Result<()> {
-    match (family.model_type, head) {
-        ("modernbert", EncoderHead::Text(_)) => c.only("classifier_pooling", "\"cls\""),
-        ("modernbert", _) => c.or("classifier_pooling", String::new()).map(drop),
-        _ => Ok(()),
-    }
 }
 
 /// The family of a configuration, with the keys that change nothing marked as read.

@@ -41,7 +41,7 @@ pub(super) fn config(s: &Spec, map: &mut Map<String, Value>) {
         put("tie_word_embeddings", json!(false));
     }
     match s.family.model_type {
-        "electra" => drop(put("embedding_size", json!(s.hidden))),
+        "electra" => drop(put("embedding_size", json!(s.embed_cols()))),
         "deberta-v2" => deberta(s, parts, map),
         "modernbert" => modernbert::write(s, map),
         "mpnet" => drop(put(BUCKETS, json!(s.position_bias.map(|bias| bias.buckets)))),

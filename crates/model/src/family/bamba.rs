@@ -37,7 +37,6 @@ pub(super) static FAMILY: Family = Family {
     read: |c, family| {
         let bias = common::read_biases(c, true)?;
         let mut spec = Spec { bias, ..common::read(c, family, &DIALECT)? };
-        c.silu("hidden_act")?;
         let rotated = spec.ropes.first().map(|rope| rope.rot_dim);
         match c.nullable::<usize>("attn_rotary_emb", None)? {
             Some(columns) if Some(columns) != rotated => {

@@ -23,7 +23,6 @@ pub(super) static FAMILY: Family = Family {
     read: |c, family| {
         let bias = common::read_biases(c, true)?;
         let mut spec = Spec { bias, ..common::read(c, family, &DIALECT)? };
-        c.silu("hidden_act")?;
         c.only("mamba_use_mlp", "true")?;
         c.only("attn_layer_indices", "null")?;
         c.raw("num_logits_to_keep");

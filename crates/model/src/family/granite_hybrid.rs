@@ -25,7 +25,6 @@ pub(super) static FAMILY: Family = Family {
     read: |c, family| {
         let bias: Biases = common::read_biases(c, false)?;
         let mut spec = granite::read_factors(c, Spec { bias, ..common::read(c, family, &DIALECT)? })?;
-        c.silu("hidden_act")?;
         c.only("normalization_function", "\"rmsnorm\"")?;
         c.raw("init_method");
         let shared = c.size_or(SHARED, Some(1024))?;

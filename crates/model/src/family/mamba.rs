@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::common;
 use crate::config::{Config, short};
 use crate::error::Result;
 use crate::mamba2::{Gate, Mamba2};
@@ -17,6 +18,8 @@ pub(super) struct MixerKeys {
     pub state: (&'static str, usize),
     pub groups: (&'static str, usize),
     pub width: &'static str,
+    /// Activation after the convolution.
+    pub activation: &'static str,
     /// Inner columns by hidden ones.
     pub expand: &'static str,
     pub chunk: &'static str,
@@ -36,6 +39,7 @@ pub(super) const BAMBA: MixerKeys = MixerKeys {
     state: ("mamba_d_state", 256),
     groups: ("mamba_n_groups", 1),
     width: "mamba_d_conv",
+    activation: "hidden_act",
     expand: "mamba_expand",
     chunk: "mamba_chunk_size",
     biases: ["mamba_conv_bias", "mamba_proj_bias"],
@@ -86,6 +90,7 @@ pub(super) fn read(c: &Config<'_>, keys: &MixerKeys, hidden: usize, eps: f32) ->
         state,
         groups,
         width: c.count(keys.width, 4, 2..=8)?,
+        activation: c.activation(keys.activation, "silu")?,
         biases: [proj, c.or(keys.biases[0], true)?, proj],
         limit: read_limit(c)?,
         gate: Gate::First,
@@ -117,6 +122,7 @@ pub(super) fn write(s: &Spec, keys: &MixerKeys, map: &mut Map<String, Value>) {
     put(keys.state.0, json!(mixer.state));
     put(keys.groups.0, json!(mixer.groups));
     put(keys.width, json!(mixer.width));
+    put(keys.activation, json!(common::activation_name(mixer.activation)));
     put(keys.chunk, json!(256));
     put(keys.biases[0], json!(mixer.biases[1]));
     put(keys.biases[1], json!(mixer.biases[0]));

@@ -19,6 +19,7 @@ const KEYS: MixerKeys = MixerKeys {
     state: ("state_size", 128),
     groups: ("n_groups", 8),
     width: "conv_kernel",
+    activation: "hidden_act",
     expand: "expand",
     chunk: "chunk_size",
     biases: ["use_conv_bias", "use_bias"],
@@ -36,7 +37,6 @@ pub(super) static FAMILY: Family = Family {
     read: |c, family| {
         let hidden = c.size("hidden_size")?;
         let eps = c.eps(KEYS.eps, 1e-5)?;
-        c.silu("hidden_act")?;
         // A key of Transformers 4.
         c.only("rms_norm", "true")?;
         let mixer = mamba::read(c, &KEYS, hidden, eps)?;
@@ -68,7 +68,6 @@ pub(super) static FAMILY: Family = Family {
             ("hidden_size", json!(s.hidden)),
             ("num_hidden_layers", json!(s.layers.len())),
             (KEYS.eps, json!(short(s.norm.eps))),
-            ("hidden_act", json!("silu")),
             ("tie_word_embeddings", json!(s.tied)),
         ];
         map.extend(keys.map(|(key, value)| (key.to_string(), value)));

@@ -135,9 +135,7 @@ impl Family {
         }
         let config = Config::new(file, map);
         if EncoderSpec::claims(map) {
-            let spec = encoder::whole(&config)?;
-            spec.check().map_err(|(keys, what)| config.refuse(config.present(keys), what))?;
-            return Ok(spec);
+            return encoder::whole(&config);
         }
         let model_type: String = config
             .nullable("model_type", None)?

@@ -24,6 +24,7 @@ const KEYS: MixerKeys = MixerKeys {
     state: ("ssm_state_size", 128),
     groups: ("n_groups", 8),
     width: "conv_kernel",
+    activation: "mamba_hidden_act",
     expand: "expand",
     chunk: "chunk_size",
     biases: ["use_conv_bias", "use_bias"],
@@ -89,7 +90,6 @@ pub(super) static FAMILY: Family = Family {
             max_positions: c.size_or("max_position_embeddings", Some(4096))?,
             tied: false,
         };
-        c.silu("mamba_hidden_act")?;
         c.only("attention_bias", "false")?;
         c.only("mamba_proj_bias", "false")?;
         UNUSED.into_iter().for_each(|key| _ = c.raw(key));

@@ -29,7 +29,7 @@ pub(super) fn check_tied(model: &Model, source: &dyn Source) -> Result<()> {
         if source.shape(embedding) != Some(shape) {
             return Ok(false);
         }
-        let [rows, cols] = [model.spec.vocab, model.spec.hidden];
+        let [rows, cols] = [model.spec.vocab, model.spec.embed_cols()];
         for start in (0..rows).step_by((CHUNK / cols).max(1)) {
             let part = start..rows.min(start + (CHUNK / cols).max(1));
             if read_f32(source, &head, part.clone())? != read_f32(source, embedding, part)? {

@@ -372,6 +372,11 @@ impl Spec {
         self.heads * self.head_dim
     }
 
+    /// Columns of embeddings, and of the vocabulary's head if that is the embedding.
+    pub fn embed_cols(&self) -> usize {
+        self.encoder.as_ref().and_then(|parts| parts.embedding).unwrap_or(self.hidden)
+    }
+
     /// Columns of attention's result: all values.
     pub fn attention_cols(&self) -> usize {
         self.heads * self.latent.map_or(self.head_dim, |latent| latent.value)

@@ -21,11 +21,8 @@ const MOST_HEAD_COLUMNS: usize = 512;
 
 /// The reason to refuse heads of this many columns, if attention does not take them.
 pub(crate) fn head_columns_refused(columns: usize) -> Option<String> {
-    let fits = columns.is_multiple_of(8) && columns <= MOST_HEAD_COLUMNS;
-    let what = || {
-        format!("gives heads of {columns} columns; a multiple of 8 up to {MOST_HEAD_COLUMNS} is supported")
-    };
-    (!fits).then(what)
+    let what = || format!("gives heads of {columns} columns; 1 to {MOST_HEAD_COLUMNS} are supported");
+    (!(1..=MOST_HEAD_COLUMNS).contains(&columns)).then(what)
 }
 
 impl Spec {
@@ -48,7 +45,8 @@ impl Spec {
         let latent = self.latent.as_ref();
         let heads = |heads: usize| self.attends().then(|| heads.saturating_mul(self.head_dim));
         // A matrix of one row would be mistaken for a vector.
-        let columns: [(&'static [&'static str], Option<usize>); 9] = [
+        let columns: [(&'static [&'static str], Option<usize>); 10] = [
+            (&["embedding_size"], Some(self.embed_cols())),
             (&["hidden_size", "n_embd", "d_model"], Some(self.hidden)),
             (
                 &["intermediate_size", "n_inner", "ffn_hidden_size"],
@@ -101,11 +99,12 @@ impl Spec {
 
     /// Upper bound on the number of weights.
     fn most_params(&self) -> u128 {
-        let [hidden, heads, kv, ffn] =
-            [self.hidden, self.q_cols(), self.kv_cols(), self.ffn].map(|size| size as u128);
+        let [hidden, heads, kv, ffn, table] =
+            [self.hidden, self.q_cols(), self.kv_cols(), self.ffn, self.embed_cols().max(self.hidden)]
+                .map(|size| size as u128);
         let experts = self.moe.as_ref().map_or(0, |moe| (moe.experts * moe.ffn) as u128);
         let gates = u128::from(self.attention_gate);
         let layer = hidden * ((2 + gates) * heads + 2 * kv + 3 * (ffn + experts));
-        layer * self.layers.len() as u128 + 2 * hidden * self.vocab as u128
+        layer * self.layers.len() as u128 + 2 * table * self.vocab as u128
     }
 }

@@ -8,6 +8,8 @@ use fathom_tensor::Activation;
 pub struct EncoderParts {
     /// Row of the position table for a text's first token: 0, or after the padding row (RoBERTa).
     pub first_position: usize,
+    /// Columns of embeddings, if a projection makes them those of the blocks (ELECTRA).
+    pub embedding: Option<usize>,
     /// Rows of the token type table; 0 for none. Tokens have the first type, those of a second text the second.
     pub types: usize,
     /// Relative positions in attention scores.
@@ -18,6 +20,8 @@ pub struct EncoderParts {
     pub pool_bias: bool,
     /// Whether a norm follows the activation.
     pub pool_norm: bool,
+    /// Whether labels of a text read the mean of its rows, not its first row (ModernBERT).
+    pub mean: bool,
     /// The head.
     pub head: EncoderHead,
 }
@@ -29,7 +33,7 @@ pub enum EncoderHead {
     None,
     /// The vocabulary at each token, by the table of the embedding (masked-language modelling).
     Masked,
-    /// This many labels of a text, read at its first token.
+    /// This many labels of a text.
     Text(usize),
     /// This many labels of each token.
     Tokens(usize),

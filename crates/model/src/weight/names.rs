@@ -144,6 +144,8 @@ pub enum Up {
 pub struct EncoderNames {
     /// The table of token types.
     pub types: &'static str,
+    /// Projection of embeddings that have other columns than the blocks.
+    pub project: &'static str,
     /// The table of distances, and its norm.
     pub distances: [&'static str; 2],
     /// A block's own projections of distances to keys and queries.

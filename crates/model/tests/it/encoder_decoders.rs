@@ -20,7 +20,7 @@ use crate::golden_files::{folders, name, object};
 /// Folders of golden encoder-decoders.
 pub fn cases() -> Vec<PathBuf> {
     let all = folders("golden_t5");
-    assert_eq!(all.len(), 5);
+    assert_eq!(all.len(), 6);
     all
 }
 

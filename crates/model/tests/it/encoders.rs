@@ -30,12 +30,13 @@ fn device() -> Device {
 }
 
 /// Each case with its task and number of labels.
-const CASES: [(&str, Task, usize); 8] = [
+const CASES: [(&str, Task, usize); 9] = [
     ("bert", Task::OneOf, 3),
     ("bert_number", Task::Number, 1),
     ("roberta", Task::EachOf, 2),
     ("mpnet", Task::OneOf, 3),
     ("xlm_roberta", Task::OneOf, 5),
+    ("modernbert_mean", Task::OneOf, 3),
     ("deberta", Task::OneOf, 4),
     ("deberta_own_keys", Task::OneOf, 2),
     ("deberta_custom", Task::OneOf, 5),
@@ -231,7 +232,7 @@ fn pass(encoder: &Encoder, texts: &[TextIds], places: &Places) -> (f64, Grads) {
 /// A step along the gradient changes the loss by the gradient's square.
 #[test]
 fn encoders_have_gradients() {
-    for name in ["bert", "roberta", "mpnet", "deberta", "deberta_own_keys"] {
+    for name in ["bert", "roberta", "mpnet", "deberta", "deberta_own_keys", "modernbert_mean"] {
         let golden = std::fs::read(case(name).join("golden.json")).unwrap();
         let golden: Golden = serde_json::from_slice(&golden).unwrap();
         // A second text from the third token on, of another type.

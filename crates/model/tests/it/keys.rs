@@ -110,8 +110,10 @@ fn positions_of_padding_are_counted_in_each_document() {
 
 #[test]
 fn what_would_differ_is_refused_by_key() {
-    let labelled =
-        json!({ "architectures": ["ModernBertForSequenceClassification"], "classifier_pooling": "mean" });
+    let local = json!({
+        "architectures": ["ModernBertForSequenceClassification"], "classifier_pooling": "mean",
+        "layer_types": vec!["sliding_attention"; 4],
+    });
     for (folder, keys, parts) in [
         (
             "golden_t5/t5_v11",
@@ -124,14 +126,15 @@ fn what_would_differ_is_refused_by_key() {
             json!({ "dense_act_fn": null, "feed_forward_proj": "gated-mish" }),
             ["`feed_forward_proj`", "mish"],
         ),
-        ("masked/modernbert", labelled, ["`classifier_pooling`", "only \"cls\""]),
+        ("masked/modernbert", json!({ "classifier_pooling": "max" }), ["`classifier_pooling`", "cls, mean"]),
+        ("masked/modernbert", local, ["`layer_types`", "full_attention"]),
+        ("masked/electra", json!({ "embedding_size": 1 }), ["`embedding_size`", "2 to"]),
         ("golden/nemotron_h", json!({ "time_step_min": -1.0 }), ["`time_step_min`", "at least 0"]),
         (
             "golden/granite",
             json!({ "attention_multiplier": -0.2 }),
             ["`attention_multiplier`", "a positive one"],
         ),
-        ("masked/bert", json!({ "num_attention_heads": 8 }), ["`num_attention_heads`", "a multiple of 8"]),
     ] {
         let changed = changed(folder, keys.as_object().unwrap());
         let map = object(&changed.path().join("config.json"));

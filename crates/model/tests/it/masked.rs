@@ -19,7 +19,7 @@ struct Golden {
     loss: f64,
 }
 
-const CASES: [&str; 13] = [
+const CASES: [&str; 15] = [
     "bert",
     "bert_pretraining",
     "deberta",
@@ -27,6 +27,8 @@ const CASES: [&str; 13] = [
     "distilbert",
     "distilbert_untied",
     "electra",
+    "electra_narrow",
+    "electra_wide_untied",
     "modernbert",
     "modernbert_biased",
     "mpnet",

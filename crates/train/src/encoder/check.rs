@@ -3,7 +3,7 @@
 use fathom_model::Spec;
 
 use crate::error::{Error, Result};
-use crate::recipe::{AdapterName, MethodName, Recipe};
+use crate::recipe::{AdapterName, LossName, MethodName, Recipe};
 
 /// Refuses an objective that the model cannot have, and settings that an encoder does not support.
 ///
@@ -24,6 +24,15 @@ pub fn check_encoder(recipe: &Recipe, spec: &Spec) -> Result<()> {
                 "objective.method",
                 format!(
                     "is \"{method}\", which is of encoders, and model.from is a decoder ({}); give an encoder's folder",
+                    spec.family
+                ),
+            ),
+            // Labels and scores of whole texts are read at their last token.
+            MethodName::Classify if recipe.objective.loss == LossName::Tokens => refuse(
+                "objective.loss",
+                format!(
+                    "is \"tokens\", which reads a text to both sides, and model.from is a decoder ({}); give an encoder's folder, or label \
+                     whole texts",
                     spec.family
                 ),
             ),

@@ -34,7 +34,7 @@ fn golden(name: &str) -> PathBuf {
     tests("golden_adapters/encoders").join(name)
 }
 
-const CASES: [&str; 15] = [
+const CASES: [&str; 18] = [
     "bert_vectors",
     "modernbert_vectors",
     "bert_texts",
@@ -43,12 +43,15 @@ const CASES: [&str; 15] = [
     "roberta_texts",
     "deberta_texts",
     "modernbert_texts",
+    "electra_texts",
     "distilbert_tokens",
     "bert_masked",
     "bert_ia3",
     "t5_lora",
     "t5_v10_lora",
     "t5_dora",
+    "t5_served",
+    "t5_served_dora",
     "t5_ia3",
 ];
 const CAPS: Caps = Caps { docs: 4, seq_tokens: 64 };

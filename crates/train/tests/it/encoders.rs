@@ -7,22 +7,28 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{CpComm, Places};
 use fathom_model::{Caps, EncoderHead, Model, Spec, load, open_any};
-use fathom_tensor::mesh::{CountingLink, Grid, Mesh};
+use fathom_tensor::mesh::{Axis, CountingLink, Grid, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_text::pack::{Facts, IGNORE};
 use fathom_train::encoder::{Contrast, LabelLoss, LabelObjective, MaskedObjective, Pooling};
+use fathom_train::parallel::Sharding;
 use fathom_train::{CrossEntropy, InStep, MicroBatch, Objective, Trainer};
 
-use crate::mesh::{Case, ONE, every_rank, in_step};
+use crate::mesh::{ADAMW, Case, ONE, every_rank, in_step};
 
 fn trainer(name: &str, head: EncoderHead, device: &Device) -> Trainer {
+    trainer_of((name, head), device, &ONE)
+}
+
+fn trainer_of((name, head): (&str, EncoderHead), device: &Device, case: &Case) -> Trainer {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/masked").join(name);
     let opened = open_any(&folder).unwrap();
     let spec: Spec = opened.spec.with_encoder_head(head);
-    let (model, mut params) = Model::declare(device, &spec, DType::F32);
+    let portion = in_step(case).ranks.portion(&spec, &device.mesh);
+    let (model, mut params) = Model::declare_part(device, &spec, DType::F32, None, portion);
     let source = fathom_model::WithRandomTensor::head(&opened.source, &spec, 3);
     load(device, &model, &mut params, &source).unwrap();
-    Trainer::new(device, model, params)
+    Trainer::sharded(device, model, params, case.sharding, ADAMW)
 }
 
 fn devices() -> [Device; 2] {
@@ -108,13 +114,21 @@ fn a_step_of_many_micro_batches_has_the_gradients_of_one() {
 }
 
 /// Loss, norm of the gradient, and peak of a step of one micro-batch over ranks.
-fn stepped(head: EncoderHead, goal: &(dyn Fn() -> Arc<dyn Objective> + Sync), grid: Grid) -> Vec<[f64; 3]> {
-    let case = Case { grid, cp_comm: CpComm::AllGather, ..ONE };
+fn stepped(
+    (name, head): (&str, EncoderHead),
+    goal: &(dyn Fn() -> Arc<dyn Objective> + Sync),
+    case: Case,
+) -> Vec<[f64; 3]> {
+    let grid = case.grid;
     let step = |device: &Device| {
-        let mut trainer = trainer("modernbert", head, device);
+        let mut trainer = trainer_of((name, head), device, &case);
         let mut how = InStep { caps: Caps { docs: 16, seq_tokens: 40 }, z_loss: 0.0, ..in_step(&case) };
         how.goal.objective = goal();
-        let result = trainer.step(&[micro(&[36, 30, 20, 6], 2)], &how).unwrap();
+        // Data parallel ranks share the micro batches.
+        let all = [micro(&[36, 30, 20, 6], 2), micro(&[30, 30, 30, 2], 2)];
+        let [first, step] = [device.mesh.index(Axis::Dp), device.mesh.size(Axis::Dp)];
+        let own: Vec<MicroBatch> = all.into_iter().skip(first).step_by(step).collect();
+        let result = trainer.step(&own, &how).unwrap();
         let [loss, norm] = [result.loss, result.norm].map(|of| f64::from(of.wait_f32()));
         [loss, norm, device.pool.usage().peak_reserved as f64]
     };
@@ -142,14 +156,51 @@ fn a_context_shares_texts_with_labels_and_vectors() {
         (EncoderHead::None, &vectors),
         (EncoderHead::Text(2), &texts),
     ] {
-        let [one] = stepped(head, goal, Grid::default())[..] else { panic!("one rank") };
-        for cp in [2, 4] {
-            for rank in stepped(head, goal, Grid { cp, ..Grid::default() }) {
-                let close = (0..2).all(|at| (rank[at] / one[at] - 1.0).abs() < 1e-5);
-                assert!(close, "{head:?} cp={cp}: {rank:?} {one:?}");
-            }
+        let grids = [2, 4].map(|cp| Grid { cp, ..Grid::default() });
+        agree(("modernbert", head), goal, &grids);
+    }
+}
+
+/// Steps over ranks have the losses and norms of one rank's.
+fn agree(of: (&str, EncoderHead), goal: &(dyn Fn() -> Arc<dyn Objective> + Sync), grids: &[Grid]) {
+    let case = Case { cp_comm: CpComm::AllGather, ..ONE };
+    let [one] = stepped(of, goal, case)[..] else { panic!("one rank") };
+    for grid in grids {
+        let sharding = if grid.dp > 1 { Sharding::OptimGradsParams } else { case.sharding };
+        for rank in stepped(of, goal, Case { grid: *grid, sharding, ..case }) {
+            let close = (0..2).all(|at| (rank[at] / one[at] - 1.0).abs() < 1e-5);
+            assert!(close, "{of:?} {grid}: {rank:?} {one:?}");
         }
     }
+}
+
+/// A mesh of each kind.
+const GRIDS: [Grid; 5] = [
+    Grid { tp: 2, ..ONE.grid },
+    Grid { tp: 2, sequence_parallel: true, ..ONE.grid },
+    Grid { cp: 2, ..ONE.grid },
+    Grid { pp: 2, ..ONE.grid },
+    Grid { dp: 2, ..ONE.grid },
+];
+
+#[test]
+fn ranks_share_embeddings_of_another_width() {
+    let masked = || -> Arc<dyn Objective> { Arc::new(MaskedObjective { share: 0.2 }) };
+    let texts = || -> Arc<dyn Objective> {
+        Arc::new(LabelObjective { name: "classify", loss: LabelLoss::OneOf, group: 1 })
+    };
+    for name in ["electra_narrow", "electra_wide_untied"] {
+        agree((name, EncoderHead::Masked), &masked, &GRIDS);
+        agree((name, EncoderHead::Text(2)), &texts, &GRIDS[..2]);
+    }
+}
+
+#[test]
+fn ranks_share_the_mean_of_a_text() {
+    let texts = || -> Arc<dyn Objective> {
+        Arc::new(LabelObjective { name: "classify", loss: LabelLoss::OneOf, group: 1 })
+    };
+    agree(("../encoders/modernbert_mean", EncoderHead::Text(3)), &texts, &GRIDS);
 }
 
 #[test]

@@ -59,8 +59,8 @@ pub fn run(args: &Args) -> Result<()> {
     if heads == 0 || kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
         bail!("--heads {heads} --kv-heads {kv_heads}: query heads must share key heads evenly");
     }
-    if let Some(dim) = args.head_dim.iter().find(|dim| **dim == 0 || **dim > 512 || **dim % 8 != 0) {
-        bail!("--head-dim {dim}: must be a multiple of 8 up to 512");
+    if let Some(dim) = args.head_dim.iter().find(|dim| !(1..=512).contains(*dim)) {
+        bail!("--head-dim {dim}: must be from 1 to 512");
     }
     let passes = args.pass.map_or(vec![Pass::Forward, Pass::ForwardBackward], |pass| vec![pass]);
     for tokens in args.tokens.iter().copied() {

@@ -237,6 +237,6 @@ impl Lines {
                 shown.join(", "),
             );
         }
-        outln!("{} in {}", out.display(), human::seconds(self.started.elapsed().as_secs_f64()));
+        closing!("{} in {}", out.display(), human::seconds(self.started.elapsed().as_secs_f64()));
     }
 }

@@ -68,6 +68,7 @@ fn a_step_of_some_sequences_has_the_bits_of_their_prefills() {
         let make = |heads, kv_heads, dim| problem(elem, 700, heads, kv_heads, dim).documents(&ENDS, None);
         steps_have_the_bits_of_prefills("groups of four", &make(4, 1, 64), &FORMATS);
         steps_have_the_bits_of_prefills("a last part of a vector", &make(2, 2, 72), &FORMATS);
+        steps_have_the_bits_of_prefills("an odd head", &make(3, 1, 21), &FORMATS);
         steps_have_the_bits_of_prefills("a group of seven", &make(7, 1, 128), &FORMATS[..1]);
         let windowed = problem(elem, 700, 3, 1, 80).documents(&ENDS, Some(150));
         steps_have_the_bits_of_prefills("window", &windowed, &FORMATS[..3]);

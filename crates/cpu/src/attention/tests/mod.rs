@@ -318,9 +318,18 @@ fn check_both(name: &str, make: impl Fn(Elem) -> Problem) {
 
 #[test]
 fn head_sizes_and_groups() {
-    for (heads, kv_heads, head_dim) in
-        [(2, 2, 32), (2, 1, 64), (2, 2, 80), (3, 1, 96), (2, 2, 128), (1, 1, 256), (2, 1, 72)]
-    {
+    for (heads, kv_heads, head_dim) in [
+        (2, 2, 32),
+        (2, 1, 64),
+        (2, 2, 80),
+        (3, 1, 96),
+        (2, 2, 128),
+        (1, 1, 256),
+        (2, 1, 72),
+        (3, 1, 20),
+        (2, 2, 33),
+        (2, 1, 1),
+    ] {
         check_both(&format!("causal {heads}/{kv_heads} x {head_dim}"), |e| {
             problem(e, 200, heads, kv_heads, head_dim)
         });
@@ -394,7 +403,7 @@ fn hard_scores() {
 }
 
 #[test]
-#[should_panic(expected = "head size 20 is not a multiple of 8")]
+#[should_panic(expected = "head size 520 is not 1 to 512")]
 fn a_wrong_head_size_is_named() {
-    problem(Elem::F32, 4, 1, 1, 20).run(Isa::Portable, 1);
+    problem(Elem::F32, 4, 1, 1, 520).run(Isa::Portable, 1);
 }

@@ -183,6 +183,8 @@ fn heads_caps_and_sinks() {
         Case { head_dim: 72, heads: [3, 1], types: [DType::Bf16; 2], ..CASE },
         Case { softcap: 2.0, sinks: true, types: [DType::Bf16; 2], ..CASE },
         Case { head_dim: 136, heads: [2, 1], types: [DType::Bf16; 2], ..CASE },
+        Case { head_dim: 20, heads: [3, 1], ..CASE },
+        Case { head_dim: 21, heads: [3, 1], types: [DType::Bf16; 2], ..CASE },
         Case { tokens: [3, 70], first: 60, ..CASE },
     ] {
         let slices =

@@ -42,6 +42,26 @@ impl Ctx<'_> {
         }
     }
 
+    /// All rows of x for ranks that each compute the same with them, if they share the rows; [`Ctx::part_of_rows`] is the
+    /// way back.
+    pub fn rows_of_all(&mut self, name: &'static str, x: Val) -> Val {
+        self.shared(name, x, true)
+    }
+
+    /// This rank's share of rows that all ranks have, if they share those between sub-layers.
+    pub fn part_of_rows(&mut self, name: &'static str, x: Val) -> Val {
+        self.shared(name, x, false)
+    }
+
+    fn shared(&mut self, name: &'static str, x: Val, all: bool) -> Val {
+        let spread = self.spread;
+        if !spread.rows {
+            return x;
+        }
+        let share = if all { 1 } else { spread.share() };
+        only(self.apply_to(share, Shared { name, ranks: spread.ranks, all }, &[x], &[]))
+    }
+
     fn piece(&mut self, name: &'static str, x: Val, kind: [Kind; 2], share: usize) -> Val {
         match self.spread.ranks {
             1 => x,
@@ -145,6 +165,46 @@ impl Op for Piece {
     fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             self.run(x, dy, &dx.tensor, true);
+        }
+    }
+
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
+}
+
+/// All rows from the shares of each rank, or a rank's share; the gradient does the reverse.
+struct Shared {
+    name: &'static str,
+    ranks: usize,
+    all: bool,
+}
+
+impl Shared {
+    fn run(&self, x: &Exec<'_>, from: &Tensor, to: &Tensor, all: bool) {
+        let ranks = group(x);
+        if all {
+            ranks.all_gather(x.device, from, &parts(to, self.ranks)).wait();
+        } else {
+            x.device.machine.copy(&parts(from, self.ranks)[ranks.index()], to);
+        }
+    }
+}
+
+impl Op for Shared {
+    fn name(&self) -> &'static str {
+        "shared rows"
+    }
+
+    fn outputs(&self, ins: &[Desc], _: &[[usize; 2]]) -> Vec<Out> {
+        vec![Out::new(self.name, ins[0].cols, ins[0].dtype)]
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
+        self.run(x, &ins[0], &outs[0], self.all);
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
+        if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
+            self.run(x, dy, &dx.tensor, !self.all);
         }
     }
 
