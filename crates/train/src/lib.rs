@@ -83,7 +83,6 @@ pub use run::{
     Amax, Hooks, Outcome, Progress, Rebuild, Run, RunParts, StageEnd, StageTime, rank_folder, together,
 };
 pub use schedule::RateSchedule;
-pub use several::check_several;
 pub use source::{OpenedSource, Source, SourceReport, Sources, StepShare, loader_spec};
 pub use state::open_state_disk;
 pub use step::{StepResult, Trainer};

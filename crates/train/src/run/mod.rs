@@ -81,14 +81,12 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// Returns to the stage that ended last if it has been given more steps. The model is that at the end of the stages
-    /// that are done: if no stage is left to enter, it is exported.
+    /// Returns to the stage that ended last if it has been given more steps.
     fn reopen(&mut self) -> Result<()> {
-        if let Some(progress) = self.progress.reopened(self.recipe) {
-            self.stepper.reopen(&progress)?;
-            self.progress = progress;
-        }
-        self.stepper.set_stages(self.progress.stage)
+        let Some(progress) = self.progress.reopened(self.recipe) else { return Ok(()) };
+        self.stepper.reopen(&progress)?;
+        self.progress = progress;
+        Ok(())
     }
 
     /// The reason why no checkpoint could be saved, if none ever was.
@@ -106,6 +104,7 @@ impl<'a> Run<'a> {
     /// # Errors
     /// Those of `work`.
     pub fn before(&mut self, work: &mut dyn FnMut(&Trainer, &mut MetricsWriter) -> Result<()>) -> Result<()> {
+        self.stepper.set_stages(self.progress.stage)?;
         work(self.stepper.trainer(), self.watcher.log())
     }
 

@@ -102,6 +102,8 @@ impl Turn<'_, '_> {
         if running.is_none() {
             if run.progress.stage >= run.recipe.stage.len() {
                 *ended = Some(Outcome::Finished);
+                // A run that had ended has entered no stage, and the model of the last one is exported.
+                run.stepper.set_stages(run.progress.stage)?;
                 return run.end_save(*hooks);
             }
             *running = Some(run.enter(run.progress.stage, *hooks)?);
