@@ -9,7 +9,7 @@ use fathom_model::{
 };
 use fathom_tensor::{DType, Device};
 use fathom_train::recipe::QuantizationName;
-use fathom_train::{Base, quantizes, stage};
+use fathom_train::{Base, quantizes};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -98,7 +98,7 @@ impl BaseQuantization {
 
     /// Converts to the form in which a model is declared.
     pub(crate) fn quantized(&self) -> Result<Option<Quantization>> {
-        let Some(format) = stage::format(self.quantization) else { return Ok(None) };
+        let Some(format) = self.quantization.format() else { return Ok(None) };
         let trained = TrainableWeights::adapter(&self.trained);
         let trained = trained.map_err(|why| Error::Refused(format!("{BASE}: {why}")))?;
         Ok(Some(Quantization { format, double: self.double_quant, trained }))

@@ -4,8 +4,8 @@ use fathom_text::Tokenizer;
 use fathom_text::lessons::{Lesson as TextLesson, Lessons, Truncation};
 use fathom_text::loader::{LengthCounts, Spec};
 use fathom_text::pack::{Doc, Packing, pack};
+use fathom_train::loader_spec;
 use fathom_train::recipe::{Recipe, Stage};
-use fathom_train::stage::loader_spec;
 
 use crate::error::{Result, refuse};
 use crate::events::Silent;

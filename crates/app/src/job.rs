@@ -14,7 +14,7 @@ use crate::error::{Error, Result, refuse};
 use crate::events::Events;
 use crate::library::{placed, report_fitted};
 use crate::machine::Machine;
-use crate::models::{model_folder, scoring};
+use crate::models::model_folder;
 
 /// A recipe with everything that follows from it before anything runs. `plan`, `train` and `inspect` take one.
 pub struct Job {
@@ -141,6 +141,21 @@ pub(crate) fn shaped(recipe: &Recipe, spec: Spec) -> Result<Spec> {
     Ok(adapted(recipe, spec)?)
 }
 
+/// Replaces the vocabulary head of a specification by one of `scores` scores; 0 leaves it unchanged.
+///
+/// # Errors
+/// A model with another number of scores.
+fn scoring(spec: Spec, scores: usize) -> Result<Spec> {
+    match (spec.scores, scores) {
+        (_, 0) => Ok(spec),
+        (0, _) => Ok(spec.scoring(scores)),
+        (has, _) if has == scores => Ok(spec),
+        (has, _) => refuse!(
+            "the model has {has} scores and the objective {scores}; start from another model (model.from)"
+        ),
+    }
+}
+
 /// Returns an encoder with the head that its objective trains.
 fn headed(recipe: &Recipe, spec: Spec) -> Result<Spec> {
     let objective = &recipe.objective;
@@ -199,11 +214,7 @@ pub fn world(recipe: &Recipe) -> Result<usize> {
 fn stages(recipe: &Recipe) -> Result<(Vec<StagePlan>, Spec)> {
     // An impossible mesh is refused before a model is read.
     world(recipe)?;
-    let (mut spec, mut stages) = (first_spec(recipe)?, Vec::new());
-    for (index, table) in recipe.stage.iter().enumerate() {
-        stages.push(StagePlan::new(recipe, index, spec.clone())?);
-        spec = stage::extend(&spec, table, index)?;
-    }
+    let (stages, spec) = StagePlan::all(recipe, first_spec(recipe)?)?;
     if stages.is_empty() {
         refuse!("the recipe has no stage");
     }

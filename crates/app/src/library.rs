@@ -1,12 +1,16 @@
 //! Recipes shipped in the binary.
 
-use fathom_base::Error as Unloadable;
+use std::path::Path;
+
 use fathom_base::recipe::{Form, Group, Layers, Library, Loaded, Source, header};
+use fathom_base::{Error as Unloadable, tokens};
+use fathom_model::{SafeTensors, Source as _};
+use fathom_tensor::DType;
 use fathom_train::recipe::{MethodName, Recipe, Stage};
 
 use crate::error::{Error, Result};
 use crate::events::Events;
-use crate::models;
+use crate::models::{self, model_folder};
 
 /// Defines groups of recipes: their texts, from the folder `recipes`, and the names of each group under its heading.
 macro_rules! shipped {
@@ -150,7 +154,7 @@ pub fn load(mut layers: Layers<'static>) -> Result<Loaded<Recipe>> {
         layers = layers.displaced(&path, &by);
         loaded = resolve(layers.clone())?;
     }
-    if !loaded.is_set("model.precision") && loaded.value.model.from.as_deref().is_some_and(models::is_in_f32)
+    if !loaded.is_set("model.precision") && loaded.value.model.from.as_deref().is_some_and(is_in_f32)
     {
         layers = layers.flag("the weights of model.from", "model.precision", "f32");
         loaded = resolve(layers.clone())?;
@@ -200,6 +204,21 @@ pub(crate) fn report_fitted(loaded: &Loaded<Recipe>, events: &dyn Events) {
     }
 }
 
+/// Returns whether most weights of a model are f32. A folder that cannot be read is reported later, when it is opened.
+fn is_in_f32(model: &Path) -> bool {
+    let weights = model_folder(model).ok().and_then(|folder| SafeTensors::open_folder(&folder).ok());
+    let Some(weights) = weights else { return false };
+    let elements =
+        |name: &&str| weights.shape(name).map_or(0.0, |shape| shape.iter().map(|n| *n as f64).product());
+    let (names, mut all, mut wide) = (weights.names(), 0.0, 0.0);
+    for name in &names {
+        all += elements(name);
+        let few = weights.kind(name).is_some_and(|kind| kind.block() > 1);
+        wide += if weights.dtype(name) == Some(DType::F32) && !few { elements(name) } else { 0.0 };
+    }
+    2.0 * wide > all
+}
+
 /// Adds the place of a value in the recipe to an error about it.
 pub fn placed(loaded: &Loaded<Recipe>, error: Error) -> Error {
     match error {
@@ -226,13 +245,57 @@ pub fn resolve(layers: Layers<'static>) -> Result<Loaded<Recipe>> {
         }
         error => error,
     })?;
-    loaded.value.expand_stages()?;
+    expand_stages(&mut loaded.value)?;
     Ok(loaded)
+}
+
+/// Replaces the short form `stages` by stages, and numbers those with the name of an earlier one.
+///
+/// # Errors
+/// If there is no stage at all.
+fn expand_stages(recipe: &mut Recipe) -> Result<()> {
+    if !recipe.stages.is_empty() {
+        let model = recipe.stage.last().cloned().unwrap_or_default();
+        let name = |tokens: usize| tokens::format(tokens as u64);
+        recipe.stage = std::mem::take(&mut recipe.stages)
+            .into_iter()
+            .map(|seq_tokens| Stage { name: name(seq_tokens), seq_tokens, ..model.clone() })
+            .collect();
+    }
+    for index in 1..recipe.stage.len() {
+        let name = &recipe.stage[index].name;
+        let taken = |name: &str| recipe.stage.iter().any(|stage| stage.name == name);
+        let again = recipe.stage[..index].iter().any(|stage| stage.name == *name);
+        let numbered = (2..).map(|number| format!("{name}-{number}")).find(|name| !taken(name));
+        if let (true, Some(name)) = (again, numbered) {
+            recipe.stage[index].name = name;
+        }
+    }
+    if recipe.stage.is_empty() {
+        let (key, message) = ("stage".into(), "a run needs at least one [[stage]]".into());
+        return Err(fathom_train::Error::Recipe { key, message }.into());
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stages_of_one_name_are_numbered() {
+        let names = |recipe: &mut Recipe| {
+            expand_stages(recipe).unwrap();
+            recipe.stage.iter().map(|stage| stage.name.clone()).collect::<Vec<_>>()
+        };
+        let named = |name: &str| Stage { name: name.into(), ..Stage::default() };
+        let mut recipe = Recipe { stage: vec![Stage::default()], ..Recipe::default() };
+        assert_eq!(names(&mut recipe), ["pretrain"]);
+        recipe.stages = vec![1024, 2048, 1024, 1024];
+        assert_eq!(names(&mut recipe), ["1k", "2k", "1k-2", "1k-3"]);
+        recipe.stage = ["a", "a-2", "a"].map(named).to_vec();
+        assert_eq!(names(&mut recipe), ["a", "a-2", "a-3"]);
+    }
 
     /// A row that does not fit the form is refused on lookup; placeholders that no row fills, and unused tables, are
     /// detected here.

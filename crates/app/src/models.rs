@@ -251,21 +251,6 @@ fn new_scores<'a>(source: &'a SafeTensors, spec: &Spec) -> WithRandomTensor<'a> 
 /// Seed of new heads of scores and of projections, the same in every run.
 const SEED: u64 = 24;
 
-/// Replaces the vocabulary head of a specification by one of `scores` scores; 0 leaves it unchanged.
-///
-/// # Errors
-/// A model with another number of scores.
-pub(crate) fn scoring(spec: Spec, scores: usize) -> Result<Spec> {
-    match (spec.scores, scores) {
-        (_, 0) => Ok(spec),
-        (0, _) => Ok(spec.scoring(scores)),
-        (has, _) if has == scores => Ok(spec),
-        (has, _) => refuse!(
-            "the model has {has} scores and the objective {scores}; start from another model (model.from)"
-        ),
-    }
-}
-
 /// Notes the parts of a folder that are not read.
 pub(crate) fn note_left_out(folder: &Path, opened: &HfFolder, events: &dyn Events) {
     if let Some(left_out) = opened.left_out {
@@ -292,21 +277,6 @@ pub(crate) fn stored_dtype(source: &SafeTensors) -> DType {
     };
     let narrow = source.names().iter().all(|name| source.dtype(name) == Some(DType::Bf16) || few(name));
     if narrow { DType::Bf16 } else { DType::F32 }
-}
-
-/// Returns whether most weights of a model are f32. A folder that cannot be read is reported later, when it is opened.
-pub(crate) fn is_in_f32(model: &Path) -> bool {
-    let weights = model_folder(model).ok().and_then(|folder| SafeTensors::open_folder(&folder).ok());
-    let Some(weights) = weights else { return false };
-    let elements =
-        |name: &&str| weights.shape(name).map_or(0.0, |shape| shape.iter().map(|n| *n as f64).product());
-    let (names, mut all, mut wide) = (weights.names(), 0.0, 0.0);
-    for name in &names {
-        all += elements(name);
-        let few = weights.kind(name).is_some_and(|kind| kind.block() > 1);
-        wide += if weights.dtype(name) == Some(DType::F32) && !few { elements(name) } else { 0.0 };
-    }
-    2.0 * wide > all
 }
 
 /// Opens the tokenizer of a model's folder.

@@ -13,6 +13,7 @@ mod retrieval;
 mod serve;
 mod tasks;
 mod track;
+mod train;
 
 use std::path::PathBuf;
 
@@ -21,7 +22,7 @@ use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use fathom_app::foreign::METHODS;
 
-use fathom_train::recipe::{MachineKind, Precision};
+use fathom_train::recipe::Precision;
 
 pub use bench::Bench;
 #[cfg(feature = "ballista")]
@@ -29,7 +30,7 @@ pub use cluster::Listen;
 #[cfg(feature = "curate")]
 pub use cluster::{Executor, Scheduler};
 pub use convert::{Convert, Prune, Quantize, Score};
-pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
+pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Slurm, Supervise};
 pub use guard::{Guard, GuardAudit, GuardCalibrate, GuardCheck, GuardEval, GuardServe};
 pub use judged::Judge;
 #[cfg(feature = "curate")]
@@ -38,6 +39,7 @@ pub use retrieval::{Index, Ranking, Search};
 pub use serve::{Mesh, Prefixes, Serve};
 pub use tasks::Tasks;
 pub use track::{Board, RunOrder, Runs, Scale, Watch};
+pub use train::{On, Rank, Train};
 
 use crate::{console, version};
 pub use curate::Curate;
@@ -258,56 +260,6 @@ fn counted() -> RangedU64ValueParser<usize> {
 
 fn at_least_one() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..)
-}
-
-/// Machine that computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum On {
-    /// A GPU if there is one, else the CPU.
-    Auto,
-    /// The CPU.
-    Cpu,
-    /// A GPU; otherwise an error that names what is missing.
-    Cuda,
-}
-
-impl On {
-    /// Machine kind in a recipe.
-    pub fn kind(self) -> MachineKind {
-        match self {
-            On::Auto => MachineKind::Auto,
-            On::Cpu => MachineKind::Cpu,
-            On::Cuda => MachineKind::Cuda,
-        }
-    }
-}
-
-/// `fathom train`.
-#[derive(Group)]
-pub struct Train {
-    /// A shipped recipe's name, or a file.
-    pub recipe: String,
-    /// Recipe keys.
-    #[arg(value_name = "PATH=VALUE")]
-    pub settings: Vec<String>,
-    /// Folder of the run (`run.out`).
-    #[arg(long, value_name = "FOLDER")]
-    pub out: Option<PathBuf>,
-    /// Machine that computes (`machine.kind`).
-    #[arg(long, value_enum)]
-    pub machine: Option<On>,
-    /// Only checks the recipe and prints its plan, like `fathom plan`.
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Allows rewards and environments to start the processes that they name.
-    #[arg(long)]
-    pub allow_processes: bool,
-    /// Seed of an adversary between memory and disk, for tests (`machine.chaos`).
-    #[arg(long, value_name = "SEED")]
-    pub chaos: Option<u64>,
-    /// The rank of this process.
-    #[command(flatten)]
-    pub rank: Rank,
 }
 
 /// `fathom plan`.

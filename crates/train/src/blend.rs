@@ -14,8 +14,7 @@ use crate::error::{Error, Result};
 use crate::held_out::held_out;
 use crate::recipe::{Blend, Recipe};
 use crate::rules::rule;
-use crate::source::{OpenedSource, Rule, Samples, Sources, StepShare};
-use crate::stage::{loader_spec, shape};
+use crate::source::{OpenedSource, Rule, Samples, Shape, Sources, StepShare, loader_spec};
 
 /// Names of the parts of the run's own corpus in a blend.
 const TEXT: &str = "text";
@@ -242,7 +241,7 @@ impl Stores {
 /// Refuses a stage with a micro-batch of more documents than masks have room for. Only passes known in advance are
 /// checked, and at most [`PASSES`] of them.
 fn check_room(recipe: &Recipe, index: usize, source: &loader::Source, spec: &Spec) -> Result<()> {
-    let (shape, stage) = (shape(recipe, index), &recipe.stage[index]);
+    let (shape, stage) = (Shape::new(recipe, index), &recipe.stage[index]);
     let (docs, spec) = (choose(&source.store, &source.part, spec)?, spec.of(&source.store));
     // With a number of steps, micro-batches run across the end of a pass, so only the first pass is known exactly.
     for pass in 0..stage.epochs.unwrap_or(1).min(PASSES) {
@@ -277,7 +276,7 @@ impl Sources for Stores {
             Some(cursor) => Loader::resume(sources, spec, cursor)?,
             None => Loader::new(sources, spec)?,
         };
-        let samples = Samples::new(loader, shape(recipe, index), share).in_passes(passes);
+        let samples = Samples::new(loader, Shape::new(recipe, index), share).in_passes(passes);
         Ok(Box::new(samples.by(self.rule.clone())))
     }
 

@@ -79,13 +79,11 @@ pub use plan::{
 };
 pub use recipe_check::{check, check_numbers, check_training, outdated};
 pub use reference::{Reference, Refers, Sync};
-pub use rounded::round_to;
 pub use run::{
     Amax, Hooks, Outcome, Progress, Rebuild, Run, RunParts, StageEnd, StageTime, rank_folder, together,
 };
-pub use schedule::{Decay, RateSchedule};
-pub use several::check_several;
-pub use source::{OpenedSource, Source, SourceReport, Sources, StepShare};
+pub use schedule::RateSchedule;
+pub use source::{OpenedSource, Source, SourceReport, Sources, StepShare, loader_spec};
 pub use state::open_state_disk;
 pub use step::{StepResult, Trainer};
 pub use weights::{frozen, quantizes};

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use fathom_base::recipe;
 
-use crate::schedule::Decay;
 use limits::{
     Above0, Any, BYTES, Below1, COLUMNS, MANY, MOST_DOCS, MOST_TOKENS, NO_END, Real, SECONDS, Whole,
 };
@@ -18,12 +17,11 @@ mod precision;
 mod rl;
 mod rounds;
 mod scale;
-mod stages;
 
 pub use adapter::{AdapterName, AdapterTable, EncoderName, NamedAdapter};
 pub use choices::{
-    CpCommType, CpScanCommType, DropPolicy, FamilyName, Granularity, InitName, MachineKind, Memory, Method,
-    OffloadCodec, OptimizerKind, PipelineSchedule, PlaceName, Precision, RopeType, ShardingName,
+    CpCommType, CpScanCommType, Decay, DropPolicy, FamilyName, Granularity, InitName, MachineKind, Memory,
+    Method, OffloadCodec, OptimizerKind, PipelineSchedule, PlaceName, Precision, RopeType, ShardingName,
 };
 pub use data::{Blend, ColumnsTable, Data, FormatName, LengthWeight, Packing, SuperviseName, TruncationName};
 pub use objective::{

@@ -372,9 +372,7 @@ mod tests {
             "data.paths = [\"text\"]\n[[stage]]\nsteps = 1\nblend = [{ source = \"text\" }]\nlength_weights = [{ min_tokens = 8 }]\n",
         );
         let settings: Vec<&str> = settings.split_whitespace().collect();
-        let mut loaded: Loaded<Recipe> = Loaded::load(layers.sets(&settings)).unwrap();
-        loaded.value.expand_stages().unwrap();
-        loaded
+        Loaded::load(layers.sets(&settings)).unwrap()
     }
 
     #[test]
@@ -402,21 +400,6 @@ mod tests {
             let error = check(&load(case)).expect_err(case).to_string();
             assert!(error.contains(&format!("`{key}`")) && error.contains("command line"), "{case}: {error}");
         }
-    }
-
-    #[test]
-    fn stages_of_one_name_are_numbered() {
-        let names = |settings: &str| {
-            let stages = load(settings).value.stage;
-            stages.into_iter().map(|stage| stage.name).collect::<Vec<_>>()
-        };
-        assert_eq!(names(""), ["pretrain"]);
-        assert_eq!(names("stages=1k,2k,1k,1k"), ["1k", "2k", "1k-2", "1k-3"]);
-        let mut loaded = load("");
-        loaded.value.stage =
-            ["a", "a-2", "a"].map(|name| Stage { name: name.into(), ..Stage::default() }).to_vec();
-        loaded.value.expand_stages().unwrap();
-        assert_eq!(loaded.value.stage[2].name, "a-3");
     }
 
     #[test]
@@ -458,7 +441,7 @@ mod tests {
     fn what_can_be_is_not_refused() {
         for settings in [
             "",
-            "optimizer.lr=1e30 optimizer.clip=none checkpoint.every_s=none stages=16k,1m",
+            "optimizer.lr=1e30 optimizer.clip=none checkpoint.every_s=none stage.0.seq_tokens=1m",
             "model.family=deepseek_v3 model.heads=3 moe.dense_layers=6",
             "model.from=out model.heads=3 activations.head_groups=3",
         ] {
@@ -499,7 +482,14 @@ mod tests {
             check_training(&load(&format!("stage.0.{set} model.from=out"))).unwrap();
         }
         check_training(&load("stage.0.rope_type=default")).unwrap();
-        check_training(&load("stage.0.rope_type=yarn stages=16k,64k")).unwrap();
-        assert!(check_training(&load("stage.0.rope_type=yarn stages=64k")).is_err());
+        let stretched = |tokens: &[usize]| {
+            let mut loaded = load("stage.0.rope_type=yarn");
+            let stage = loaded.value.stage[0].clone();
+            let stages = tokens.iter().map(|tokens| Stage { seq_tokens: *tokens, ..stage.clone() });
+            loaded.value.stage = stages.collect();
+            check_training(&loaded)
+        };
+        stretched(&[16 << 10, 64 << 10]).unwrap();
+        assert!(stretched(&[64 << 10]).is_err());
     }
 }

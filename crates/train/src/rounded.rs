@@ -9,22 +9,6 @@ use crate::recipe::{AdapterName, Precision, QatName, QuantizationName, Recipe};
 use crate::step::Trainer;
 use crate::weights::rounded;
 
-/// Formats by their names in recipes.
-const NAMES: [(QatName, RoundTo); 3] =
-    [(QatName::Mxfp4, RoundTo::Mxfp4), (QatName::Nvfp4, RoundTo::Nvfp4), (QatName::Int4, RoundTo::Int4)];
-
-/// The format of a recipe's `precision.qat`.
-pub fn round_to(recipe: &Recipe) -> Option<RoundTo> {
-    NAMES.iter().find(|(name, _)| *name == recipe.precision.qat).map(|(_, format)| *format)
-}
-
-impl QatName {
-    /// The name of a format.
-    pub fn of(format: RoundTo) -> QatName {
-        NAMES.iter().find(|(_, of)| *of == format).map_or(QatName::None, |(name, _)| *name)
-    }
-}
-
 /// Refuses settings that leave no masters to round.
 pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     let Recipe { precision, model, optimizer, adapter, .. } = &loaded.value;

@@ -1,20 +1,9 @@
 //! Learning rates over steps.
 
-use fathom_base::choice;
+use crate::recipe::{Decay, Recipe};
 
-choice! {
-    /// How the learning rate falls after warm-up.
-    pub enum Decay {
-        /// Half a cosine to the final rate.
-        Cosine = "cosine",
-        /// A straight line to the final rate.
-        Linear = "linear",
-        /// Warm-up, stable, decay: flat, then a straight line over the last part (Hu et al., 2024).
-        Wsd = "wsd",
-        /// Flat after warm-up.
-        Constant = "constant",
-    }
-}
+/// Default number of warm-up steps.
+const WARMUP_STEPS: u64 = 20;
 
 /// A schedule over a number of steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +23,20 @@ pub struct RateSchedule {
 }
 
 impl RateSchedule {
+    /// The rates of a stage of `steps` steps. A share of them is rounded up, as in Transformers (`get_warmup_steps`).
+    pub fn new(recipe: &Recipe, index: usize, steps: u64) -> RateSchedule {
+        let (table, stage) = (&recipe.schedule, &recipe.stage[index]);
+        let share = table.warmup_share.map(|share| (share * steps as f64).ceil() as u64);
+        RateSchedule {
+            decay: table.decay,
+            peak: recipe.optimizer.lr * stage.lr_scale,
+            final_share: table.final_share,
+            warmup_steps: stage.warmup_steps.or(share).or(table.warmup_steps).unwrap_or(WARMUP_STEPS),
+            decay_share: table.decay_share,
+            total_steps: steps,
+        }
+    }
+
     /// The rate of step `step`, counted from 0. It depends only on its arguments, so a resumed run continues with the
     /// same rates.
     pub fn rate(&self, step: u64) -> f64 {
@@ -60,7 +63,7 @@ impl RateSchedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::{Recipe, Stage};
+    use crate::recipe::Stage;
 
     fn rates(decay: Decay) -> Vec<f64> {
         let schedule = RateSchedule {
@@ -90,7 +93,7 @@ mod tests {
     #[test]
     fn warm_up_is_steps_or_a_share_of_them() {
         let mut recipe = Recipe { stage: vec![Stage::default()], ..Recipe::default() };
-        let warm = |recipe: &Recipe, steps: u64| crate::stage::schedule(recipe, 0, steps).warmup_steps;
+        let warm = |recipe: &Recipe, steps: u64| RateSchedule::new(recipe, 0, steps).warmup_steps;
         assert_eq!(warm(&recipe, 1000), 20);
         // Recipes without warm-up have 0 steps, over which a share takes precedence.
         recipe.schedule.warmup_steps = Some(0);

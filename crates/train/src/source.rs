@@ -6,12 +6,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fathom_base::metrics::events;
-use fathom_text::loader::{Cursor, Loader};
-use fathom_text::pack::{IGNORE, PackedSample};
+use fathom_text::lessons::Truncation;
+use fathom_text::loader::{self, Cursor, Loader, Shuffle, Split};
+use fathom_text::pack::{self, Boundaries, IGNORE, PackedSample};
 
 use crate::error::{Error, Result};
 use crate::micro_batch::{MicroBatch, RolloutColumns, StepTotals};
-use crate::recipe::Recipe;
+use crate::recipe::{LengthWeight, Packing, Recipe};
 use crate::step::Trainer;
 
 const _: () = assert!(fathom_text::pack::VIRTUAL as usize == fathom_grad::VIRTUAL);
@@ -216,6 +217,23 @@ impl Source for Samples {
 }
 
 impl Shape {
+    /// Shape of the micro-batches of a recipe's stage.
+    pub fn new(recipe: &Recipe, index: usize) -> Shape {
+        let (stage, mesh) = (&recipe.stage[index], &recipe.mesh);
+        // Ranks that share a micro-batch's tokens, or exchange rows, rely on known lengths.
+        let one_length = mesh.tp * mesh.cp * mesh.ep * mesh.etp > 1;
+        Shape {
+            stage: index,
+            samples: stage.samples_per_micro_batch.max(1),
+            seq_tokens: stage.seq_tokens,
+            docs: recipe.docs(index),
+            one_length,
+            alone: !one_length && mesh.dp * mesh.pp == 1,
+            lead: recipe.leads(),
+            fills: recipe.fills(),
+        }
+    }
+
     /// Refuses a micro-batch with too many documents for masks.
     fn check(&self, micro: MicroBatch) -> Result<MicroBatch> {
         self.check_docs(micro.docs.len())?;
@@ -236,6 +254,35 @@ impl Shape {
         );
         Err(Error::Recipe { key, message })
     }
+}
+
+/// The loader's settings for a stage, with the documents `held_out` excluded.
+pub fn loader_spec(recipe: &Recipe, index: usize, held_out: impl Into<loader::HeldOut>) -> loader::Spec {
+    let stage = &recipe.stage[index];
+    let packing = match stage.packing {
+        Packing::Cut => pack::Packing::Concatenate,
+        Packing::BestFit => pack::Packing::BestFit,
+        Packing::Single => pack::Packing::Single,
+    };
+    let whole = recipe.objective.method.judges().then_some(Truncation::Error);
+    let kept = whole.unwrap_or(recipe.teaching().truncation);
+    loader::Spec {
+        packing,
+        boundaries: if stage.masked { Boundaries::Masked } else { Boundaries::Unmasked },
+        shuffle: if recipe.data.shuffle { Shuffle::Documents } else { Shuffle::None },
+        seed: recipe.run.seed.wrapping_add(index as u64),
+        split: Split::Train { held_out: held_out.into() },
+        min_doc_tokens: stage.min_doc_tokens as u64,
+        length_weights: stage.length_weights.iter().map(length_weight).collect(),
+        ahead: recipe.data.ahead,
+        lead: recipe.leads() as u32,
+        kept: recipe.data.is_lessons().then_some(kept),
+        ..loader::Spec::new(stage.seq_tokens as u32)
+    }
+}
+
+fn length_weight(of: &LengthWeight) -> loader::LengthWeight {
+    loader::LengthWeight { min_tokens: of.min_tokens as u64, weight: of.weight }
 }
 
 /// Pads a micro-batch to `tokens` tokens with a separate range without loss.
@@ -278,4 +325,19 @@ pub(crate) fn append(micro: &mut MicroBatch, packed: &PackedSample) {
     micro.facts.extend(&packed.facts);
     micro.spans.extend(&packed.spans);
     micro.docs.extend(packed.docs.iter().map(|(from, to)| start + *from as usize..start + *to as usize));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Stage;
+
+    #[test]
+    fn documents_are_drawn_by_the_weights_of_their_stage() {
+        let length_weights = vec![LengthWeight { min_tokens: 64, weight: 2.5 }];
+        let recipe =
+            Recipe { stage: vec![Stage { length_weights, ..Stage::default() }], ..Recipe::default() };
+        let drawn = loader_spec(&recipe, 0, 0.0).length_weights;
+        assert_eq!(drawn, [loader::LengthWeight { min_tokens: 64, weight: 2.5 }]);
+    }
 }

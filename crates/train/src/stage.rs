@@ -1,44 +1,34 @@
 //! Settings of the steps of a recipe's stage.
 
-mod ranks;
 mod rope;
-mod sampling;
 
 use std::sync::Arc;
 
-use fathom_grad::{AdamWSettings, GemmFormat, Moments, OnDisk, Place, Places, Rule};
-use fathom_model::{Caps, Linears, MODULES, NarrowLayers, Quantization, Spec, TrainableWeights, open_config};
-
-use fathom_tensor::spill::{Chaos, Codec};
-use fathom_tensor::{BlockFormat, DType, Element, SUM_CHUNK, is_whole_chunks};
+use fathom_grad::{AdamWSettings, CpComm, GemmFormat, Moments, OnDisk, Places, Rule};
+use fathom_model::{
+    Caps, MODULES, NarrowLayers, Quantization, Spec, StageLayers, TrainableWeights, open_config,
+};
+use fathom_tensor::mesh::Grid;
+use fathom_tensor::spill::Chaos;
+use fathom_tensor::{DType, SUM_CHUNK, is_whole_chunks};
 
 use crate::blend::weighted;
-
 use crate::error::{Error, Result};
+use crate::in_step::InStep;
 use crate::minimised::objective;
 use crate::objective::{Goal, Noise};
-
-use crate::parallel::Ranks;
+use crate::parallel::stages::Order;
+use crate::parallel::{CpScan, Ranks};
 use crate::policy::judging;
 use crate::recipe::{
-    AdapterName, GemmName, Granularity, LinearsName, Memory, Method, MethodName, MomentType, OffloadCodec,
-    OffloadTo, OptimizerKind, PlaceName, PlaceRule, Precision, QuantizationName, Recipe, ReferenceName,
+    AdapterName, CpCommType, CpScanCommType, Granularity, Memory, MeshTable, Method, MethodName, OffloadTo,
+    OptimizerKind, PipelineSchedule, PlaceRule, Recipe, ReferenceName,
 };
 use crate::reference::Refers;
 use crate::retrieval::Retro;
-use crate::rounded::round_to;
-use crate::schedule::RateSchedule;
 use crate::several::other_adapters;
-
-use crate::in_step::InStep;
-pub use ranks::ranks;
 pub use rope::extend;
-pub use sampling::loader_spec;
-pub(crate) use sampling::shape;
-
-fn refuse(index: usize, key: &str, message: impl Into<String>) -> Error {
-    Error::Recipe { key: format!("stage.{index}.{key}"), message: message.into() }
-}
+use rope::refuse;
 
 /// The places of a stage's activations.
 ///
@@ -72,16 +62,13 @@ pub fn places(recipe: &Recipe, index: usize) -> Result<Places> {
         }
     };
     places = places.with_rules(rules(&table.places).map_err(say("places"))?);
-    let offloaded = place(table.offload_place);
+    let offloaded = table.offload_place.place();
     if !offloaded.is_offloaded() {
         return Err(say("offload_place")("must be disk or host".into()));
     }
     places = places.offload(&table.offload_modules, MODULES, offloaded).map_err(say("offload_modules"))?;
     places.offload_fraction = table.offload_fraction;
-    places.codec = match table.offload_codec {
-        OffloadCodec::AsIs => Codec::AsIs,
-        OffloadCodec::Fp8 => Codec::Fp8Block,
-    };
+    places.codec = table.offload_codec.codec();
     Ok(places.with_tiles(tile_rows).with_head_groups(table.head_groups))
 }
 
@@ -91,15 +78,6 @@ pub(crate) fn chaos(recipe: &Recipe) -> Option<Chaos> {
     recipe.machine.chaos.map(|seed| Chaos { seed, fault_one_in })
 }
 
-fn place(name: PlaceName) -> Place {
-    match name {
-        PlaceName::Keep => Place::Keep,
-        PlaceName::Recompute => Place::Recompute,
-        PlaceName::Host => Place::Host,
-        PlaceName::Disk => Place::Disk,
-    }
-}
-
 fn rules(table: &[PlaceRule]) -> std::result::Result<Vec<Rule>, String> {
     let rule = |rule: &PlaceRule| {
         let layers = match rule.layers[..] {
@@ -107,7 +85,7 @@ fn rules(table: &[PlaceRule]) -> std::result::Result<Vec<Rule>, String> {
             [from, to] if from < to => from..to,
             _ => return Err(format!("layers {:?}: give the first, and the one after the last", rule.layers)),
         };
-        Ok(Rule { layers, name: rule.name.clone(), place: place(rule.place) })
+        Ok(Rule { layers, name: rule.name.clone(), place: rule.place.place() })
     };
     table.iter().map(rule).collect()
 }
@@ -125,13 +103,9 @@ pub fn on_disk(recipe: &Recipe) -> OnDisk {
 
 /// Types of the optimizer's moments and masters.
 pub fn moments(recipe: &Recipe) -> Moments {
-    let dtype = match recipe.optimizer.moments {
-        MomentType::Bf16 => DType::Bf16,
-        MomentType::F32 => DType::F32,
-        MomentType::Fp8 => DType::F8E4M3,
-    };
-    let second = recipe.optimizer.kind == OptimizerKind::Adamw;
-    Moments { dtype, second, masters: recipe.optimizer.master_weights }
+    let optimizer = &recipe.optimizer;
+    let second = optimizer.kind == OptimizerKind::Adamw;
+    Moments { dtype: optimizer.moments.dtype(), second, masters: optimizer.master_weights }
 }
 
 /// Settings of the update, at the peak learning rate.
@@ -154,14 +128,14 @@ pub fn adamw(recipe: &Recipe) -> AdamWSettings {
 /// Those of [`places`].
 pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
     let refused = |(key, message): (&str, String)| Error::Recipe { key: format!("objective.{key}"), message };
-    let caps = Caps { docs: shape(recipe, index).docs, seq_tokens: recipe.stage[index].seq_tokens };
+    let caps = Caps { docs: recipe.docs(index), seq_tokens: recipe.stage[index].seq_tokens };
     Ok(InStep {
         places: places(recipe, index)?,
         on_disk: on_disk(recipe),
         caps,
         ranks: ranks(recipe, index)?,
         narrow: narrow(recipe, index)?,
-        round_to: round_to(recipe),
+        round_to: recipe.precision.qat.format(),
         z_loss: recipe.optimizer.z_loss as f32,
         goal: Goal {
             objective: objective(recipe).map_err(refused)?,
@@ -175,7 +149,7 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
             refers: refers(recipe),
             before: Vec::new(),
             after: Vec::new(),
-            judges: judging(recipe),
+            judges: if recipe.rl.is_on() { judging(recipe) } else { Vec::new() },
             measured: recipe.data.is_lessons()
                 || recipe.rl.is_on()
                 || recipe.objective.method == MethodName::Mlm
@@ -183,6 +157,89 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
         },
         adamw: AdamWSettings { lr: 0.0, ..adamw(recipe) },
     })
+}
+
+/// The mesh of a stage's steps; the planned rank is the first.
+///
+/// # Errors
+/// Sizes that do not divide, and ones that would.
+pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
+    let table = &recipe.mesh;
+    let say = |key: &str, message: String| Error::Recipe { key: format!("mesh.{key}"), message };
+    let MeshTable { tp, cp, dp, pp, ep, etp, sequence_parallel, .. } = *table;
+    let grid = Grid { tp, cp, dp, pp, ep, etp, sequence_parallel };
+    grid.check().map_err(|message| say(if ep * etp > 1 { "ep" } else { "tp" }, message))?;
+    let stage = &recipe.stage[index];
+    let micro_batches = stage.micro_batches.max(1);
+    if !micro_batches.is_multiple_of(dp) {
+        let key = format!("stage.{index}.micro_batches");
+        let message = format!(
+            "{micro_batches} micro batches cannot be dealt to mesh.dp={dp} ranks; take a multiple of {dp}"
+        );
+        return Err(Error::Recipe { key, message });
+    }
+    let virtual_stages = table.virtual_stages.max(1);
+    if virtual_stages > 1 && pp == 1 {
+        let message = format!("is {virtual_stages}: stages of a pipeline, which mesh.pp=1 does not make");
+        return Err(say("virtual_stages", message));
+    }
+    let order = match table.schedule {
+        PipelineSchedule::OneByOne => Order::OneByOne,
+        PipelineSchedule::ZeroBubble => Order::ZeroBubble,
+    };
+    let acts = order.acts(0, pp, virtual_stages, micro_batches / dp);
+    acts.map_err(|message| say("virtual_stages", message))?;
+    let tokens = stage.seq_tokens * stage.samples_per_micro_batch.max(1);
+    if !tokens.is_multiple_of(cp) {
+        let sizes = divisors(tokens);
+        let message =
+            format!("{tokens} tokens of a micro batch cannot be dealt to cp={cp} ranks; cp may be {sizes}");
+        return Err(say("cp", message));
+    }
+    if sequence_parallel && !tokens.is_multiple_of(cp * tp) {
+        let sizes = divisors(tokens / cp);
+        let message = format!("{} tokens cannot be shared by tp={tp} ranks; tp may be {sizes}", tokens / cp);
+        return Err(say("tp", message));
+    }
+    let cp_comm = match table.cp_comm_type {
+        CpCommType::P2p => CpComm::P2p,
+        CpCommType::AllGather => CpComm::AllGather,
+        CpCommType::A2a => CpComm::A2a,
+        CpCommType::A2aP2p => CpComm::A2aP2p { inner: table.cp_inner },
+    };
+    let cp_scan = match table.cp_scan_comm_type {
+        // A sampler has all rows in order, as scans by heads do.
+        CpScanCommType::Auto if recipe.rl.is_on() => CpScan::A2a,
+        CpScanCommType::Auto => CpScan::Auto,
+        CpScanCommType::A2a => CpScan::A2a,
+        CpScanCommType::States => CpScan::States,
+    };
+    let cp_dynamic = table.cp_dynamic;
+    if cp_dynamic && cp_comm != CpComm::P2p {
+        let message = format!(
+            "documents stay on few ranks where mesh.cp_comm_type is \"p2p\", not \"{}\"",
+            table.cp_comm_type
+        );
+        return Err(say("cp_dynamic", message));
+    }
+    let layout = StageLayers::new(&table.layout).map_err(|message| say("layout", message))?;
+    Ok(Ranks {
+        grid,
+        virtual_stages,
+        layout,
+        order,
+        sharding: table.sharding.sharding(),
+        cp_comm,
+        cp_scan,
+        cp_dynamic,
+        rank: 0,
+    })
+}
+
+/// Numbers of ranks among which `tokens` tokens can be divided, up to a node or two.
+fn divisors(tokens: usize) -> String {
+    let fits = (1..=16.min(tokens)).filter(|ranks| tokens.is_multiple_of(*ranks));
+    fits.map(|ranks| ranks.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// A stage as a recipe resolves it.
@@ -197,28 +254,24 @@ pub struct StagePlan {
 }
 
 impl StagePlan {
-    /// Resolves a stage that begins with a specification.
+    /// Resolves the stages of a recipe that begins with a specification; returns them with the specification after the
+    /// last.
     ///
     /// # Errors
-    /// Those of [`in_step_among`].
-    pub fn new(recipe: &Recipe, index: usize, spec: Spec) -> Result<StagePlan> {
-        let how = in_step_among(recipe, index, &spec)?;
-        Ok(StagePlan { spec, how, dtype: recipe.model.precision.dtype() })
+    /// Those of [`in_step_among`] and [`extend`].
+    pub fn all(recipe: &Recipe, mut spec: Spec) -> Result<(Vec<StagePlan>, Spec)> {
+        let mut stages = Vec::new();
+        for (index, table) in recipe.stage.iter().enumerate() {
+            let (how, after) = (in_step_among(recipe, index, &spec)?, extend(&spec, table, index)?);
+            stages.push(StagePlan { spec, how, dtype: recipe.model.precision.dtype() });
+            spec = after;
+        }
+        Ok((stages, spec))
     }
 
     /// The ranks of the stage.
     pub fn ranks(&self) -> &Ranks {
         &self.how.ranks
-    }
-}
-
-impl Precision {
-    /// The element type.
-    pub fn dtype(self) -> DType {
-        match self {
-            Precision::Bf16 => DType::Bf16,
-            Precision::F32 => DType::F32,
-        }
     }
 }
 
@@ -231,7 +284,9 @@ pub fn in_step_among(recipe: &Recipe, index: usize, spec: &Spec) -> Result<InSte
     if let (MethodName::Retro, Some(sizes)) = (recipe.objective.method, spec.retrieval) {
         how.goal.objective = Arc::new(Retro { sizes });
     }
-    [how.goal.before, how.goal.after] = other_adapters(recipe, spec)?;
+    if !recipe.adapters.is_empty() {
+        [how.goal.before, how.goal.after] = other_adapters(recipe, spec)?;
+    }
     Ok(how)
 }
 
@@ -289,17 +344,8 @@ pub fn trained(recipe: &Recipe) -> Result<TrainableWeights> {
 /// # Errors
 /// Those of [`trained`].
 pub fn quantized(recipe: &Recipe) -> Result<Option<Quantization>> {
-    let Some(format) = format(recipe.model.quantization) else { return Ok(None) };
+    let Some(format) = recipe.model.quantization.format() else { return Ok(None) };
     Ok(Some(Quantization { format, double: recipe.model.double_quant, trained: trained(recipe)? }))
-}
-
-/// The format of a name; `None` for none.
-pub fn format(name: QuantizationName) -> Option<BlockFormat> {
-    match name {
-        QuantizationName::None => None,
-        QuantizationName::Nf4 => Some(BlockFormat::Nf4),
-        QuantizationName::Int8 => Some(BlockFormat::Int8),
-    }
 }
 
 /// Low-precision GEMMs of the recipe, if it has any.
@@ -308,17 +354,7 @@ pub fn format(name: QuantizationName) -> Option<BlockFormat> {
 /// Scales per tensor where tokens are cut into tiles, or a history without a step.
 pub fn narrow(recipe: &Recipe, index: usize) -> Result<Option<NarrowLayers>> {
     let table = &recipe.precision;
-    let format = match table.gemm {
-        GemmName::Bf16 => return Ok(None),
-        GemmName::Fp8Delayed => GemmFormat::Fp8Delayed,
-        GemmName::Fp8Current => GemmFormat::Fp8Current,
-        GemmName::Fp8Block => GemmFormat::Fp8Block,
-        GemmName::Mxfp8 => GemmFormat::Micro(Element::E4M3),
-        GemmName::Mxfp8E5m2 => GemmFormat::Micro(Element::E5M2),
-        GemmName::Mxfp6E2m3 => GemmFormat::Micro(Element::E2M3),
-        GemmName::Mxfp6E3m2 => GemmFormat::Micro(Element::E3M2),
-        GemmName::Mxfp4 => GemmFormat::Micro(Element::E2M1),
-    };
+    let Some(format) = table.gemm.format() else { return Ok(None) };
     let say = |key: &str, message: &str| {
         Err(Error::Recipe { key: format!("precision.{key}"), message: message.to_string() })
     };
@@ -337,29 +373,7 @@ pub fn narrow(recipe: &Recipe, index: usize) -> Result<Option<NarrowLayers>> {
             "fp8_delayed keeps its history with whole models: take fp8_current or a format with blocks, or mesh.pp=1",
         );
     }
-    let linears = match table.linears {
-        LinearsName::All => Linears::All,
-        LinearsName::Attention => Linears::Attention,
-        LinearsName::Mlp => Linears::Mlp,
-    };
     let (at_start, at_end) = (table.num_layers_at_start_in_bf16, table.num_layers_at_end_in_bf16);
-    Ok(Some(NarrowLayers { format, linears, at_start, at_end, history: table.amax_history }))
-}
-
-/// Default number of warm-up steps.
-const WARMUP_STEPS: u64 = 20;
-
-/// Learning rates of a stage of `steps` steps. A share of them is rounded up, as in Transformers (`get_warmup_steps`).
-pub fn schedule(recipe: &Recipe, index: usize, steps: u64) -> RateSchedule {
-    let table = &recipe.schedule;
-    let share = table.warmup_share.map(|share| (share * steps as f64).ceil() as u64);
-    let of_stage = recipe.stage[index].warmup_steps;
-    RateSchedule {
-        decay: table.decay,
-        peak: recipe.optimizer.lr * recipe.stage[index].lr_scale,
-        final_share: table.final_share,
-        warmup_steps: of_stage.or(share).or(table.warmup_steps).unwrap_or(WARMUP_STEPS),
-        decay_share: table.decay_share,
-        total_steps: steps,
-    }
+    let (linears, history) = (table.linears.linears(), table.amax_history);
+    Ok(Some(NarrowLayers { format, linears, at_start, at_end, history }))
 }

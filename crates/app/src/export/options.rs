@@ -6,7 +6,6 @@ use fathom_model::{GgufType, QuantisedSave};
 use fathom_tensor::DType;
 use fathom_tensor::ggml::Kind;
 use fathom_train::recipe::{Precision, QatName, QuantizationName};
-use fathom_train::stage;
 
 /// Source, destination and format of a conversion.
 #[derive(Clone, Debug)]
@@ -155,7 +154,7 @@ impl GgufName {
 impl Conversion {
     /// Returns the format of projections; `double` stores NF4's scales in eight bits.
     pub fn quantised(name: QuantizationName, double: bool) -> Option<QuantisedSave> {
-        stage::format(name).map(|format| QuantisedSave { format, double })
+        name.format().map(|format| QuantisedSave { format, double })
     }
 
     /// Returns whether this writes a Hugging Face folder with the weights as stored.

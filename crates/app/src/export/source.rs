@@ -15,7 +15,7 @@ use fathom_tensor::DType;
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::recipe::Recipe;
-use fathom_train::{Checkpoint, Checkpoints, Stores, needs_corpus, round_to, stage};
+use fathom_train::{Checkpoint, Checkpoints, Stores, needs_corpus, stage};
 
 use crate::error::{Context, Error, Result, refuse};
 use crate::events::Events;
@@ -52,7 +52,7 @@ pub(super) fn was_rounded(run: &Path) -> Result<bool> {
     if !recipe.is_file() {
         return Ok(false);
     }
-    Ok(round_to(&resolve(Layers::new().file(&recipe))?.value).is_some())
+    Ok(resolve(Layers::new().file(&recipe))?.value.precision.qat.format().is_some())
 }
 
 pub(super) fn hugging_face(folder: &Path, events: &dyn Events) -> Result<DiskModel> {
@@ -115,7 +115,7 @@ pub(super) fn checkpoint(from: &Path, events: &dyn Events) -> Result<DiskModel> 
     let quantized = stage::quantized(&loaded.value)?;
     let base = loaded.value.model.from.as_deref().map(model_folder).transpose()?;
     let (seed, trained) = (loaded.value.run.seed, stage::trained(&loaded.value)?);
-    let rounded = round_to(&loaded.value).map(|how| (how, found.folder().to_path_buf()));
+    let rounded = loaded.value.precision.qat.format().map(|how| (how, found.folder().to_path_buf()));
     Ok(DiskModel {
         spec,
         values,

@@ -18,7 +18,7 @@ use fathom_text::chat::Template;
 use fathom_text::lessons::{Lesson, LessonConversion, Lessons, Truncation};
 use fathom_text::loader::{LengthCounts, Spec, is_held_out, shortened};
 use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
-use fathom_train::stage::loader_spec;
+use fathom_train::loader_spec;
 use serde::{Deserialize, Serialize};
 
 use super::reference::ReferenceColumn;

@@ -12,7 +12,7 @@ use fathom_text::Tokenizer;
 use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, Trainer, together};
 
 use super::gap::Gap;
-use super::rank::{RankInputs, rebuilds, trainers};
+use super::rank::{RankInputs, open_runs, rebuilds};
 use super::time::{Ahead, Timetable, Turns, When};
 use super::watch::{Aside, Watch};
 use super::{export, moments, sinks};
@@ -21,7 +21,6 @@ use crate::error::Result;
 use crate::events::{self as heard, Events};
 use crate::export::load_checkpoint;
 use crate::job::Job;
-use crate::judges::Judges;
 use crate::measure::{Subject, ruler};
 use crate::opening::sample;
 use crate::{models, report};
@@ -77,19 +76,16 @@ pub(super) fn first(
     events: &dyn Events,
 ) -> Result<RunOutcome> {
     let alone = device.mesh.grid().ranks() == 1;
-    let parts = || firsts.iter().map(|one| one.shared);
-    let (rebuilds, judges) = (rebuilds(parts()), Judges::on(&device));
-    let (mut runs, mut all_sinks, mut gaps): (Vec<Run<'_>>, Vec<_>, Vec<_>) = Default::default();
-    let made = firsts.iter().zip(trainers(parts(), &device, events)?).zip(&rebuilds);
-    for (((one, trainer), rebuild), mut metrics) in made.zip(logs) {
-        one.say_model(&trainer, &mut metrics)?;
-        gaps.push(one.gap(&trainer, alone, &mut metrics)?);
-        let run = one.shared.run(metrics, trainer, (rebuild, &judges))?;
-        all_sinks.push(sinks::open(one.shared.job, one.say_resumed(&run))?);
-        runs.push(run);
+    let parts: Vec<&RankInputs<'_>> = firsts.iter().map(|one| one.shared).collect();
+    let (rebuilds, mut gaps, mut all_sinks) = (rebuilds(&parts), Vec::new(), Vec::new());
+    let mut runs = open_runs(&parts, &rebuilds, (&device, logs), events, &mut |index, trainer, log| {
+        firsts[index].say_model(trainer, log)?;
+        gaps.push(firsts[index].gap(trainer, alone, log)?);
+        Ok(())
+    })?;
+    for (one, run) in firsts.iter().zip(&runs) {
+        all_sinks.push(sinks::open(one.shared.job, one.say_resumed(run))?);
     }
-    // The runs keep those that they use.
-    drop(judges);
     let mut watches: Vec<Watch<'_>> = firsts
         .iter()
         .zip(&mut all_sinks)

@@ -30,8 +30,8 @@ use std::slice;
 use fathom_base::metrics::MetricsWriter;
 use fathom_base::recipe::Loaded;
 use fathom_tensor::Device;
-use fathom_train::Outcome;
 use fathom_train::recipe::Recipe;
+use fathom_train::{Outcome, Stores};
 
 pub use begin::Order;
 pub use first::{Report, RunOutcome};
@@ -46,6 +46,7 @@ use crate::report;
 use begin::{Ready, check_alone, is_done, prepare, prepared};
 use first::{First, first};
 use rank::{RankInputs, follow};
+use rewards::Outside;
 use time::{Timetable, Turns};
 
 /// Runs a job to its end, or until asked to stop. A process that is not the first of its job takes part in the steps.
@@ -105,7 +106,7 @@ fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<
     let times: Vec<Option<Timetable>> = ready.iter().map(time_of).collect();
     let parts: Vec<RankInputs<'_>> = (ready.iter().zip(&times))
         .map(|(one, time)| {
-            let shared = RankInputs::new((one.job, &one.stores, one.vocab()), crew, order);
+            let shared = inputs((one.job, &one.stores, one.vocab()), crew, order);
             RankInputs { time: time.as_ref(), ..shared }
         })
         .collect();
@@ -138,9 +139,27 @@ fn follow_first(whole: &Job, order: &Order, crew: &Crew) -> Result<RunOutcome> {
     let data = left.jobs().iter().map(prepared).collect::<Result<Vec<_>>>()?;
     // Only the first rank decides how time is divided.
     let parts: Vec<RankInputs<'_>> = (left.jobs().iter().zip(&data))
-        .map(|(job, (stores, vocab))| RankInputs::new((job, stores, *vocab), crew, order))
+        .map(|(job, (stores, vocab))| inputs((job, stores, *vocab), crew, order))
         .collect();
     crew::run(whole, crew, |device| follow(&parts, device), &|_| Ok(())).map(RunOutcome::without_report)
+}
+
+/// Returns the inputs of every rank for a job, its data and its tokenizer's vocabulary size.
+fn inputs<'a>(
+    (job, stores, vocab): (&'a Job, &'a Stores, usize),
+    crew: &Crew,
+    order: &'a Order,
+) -> RankInputs<'a> {
+    RankInputs {
+        job,
+        stores,
+        vocab,
+        time: None,
+        disk_sharers: crew.place(&job.machine, job.world()).disk,
+        stop: &order.stop,
+        save_requests: &order.save_requests,
+        outside: Outside { allow_processes: order.allow_processes, functions: &order.functions },
+    }
 }
 
 /// Unfinished jobs of a run: the run itself, or those of its adapters.

@@ -18,10 +18,8 @@ use fathom_train::{
     Trainer, fault, frozen, open_state_disk, quantizes, rank_folder, together, train_experts,
 };
 
-use super::begin::Order;
 use super::rewards::{Outside, rollouts};
 use super::time::Timetable;
-use crate::crew::Crew;
 use crate::error::{Result, refuse};
 use crate::events::{Events, Silent};
 use crate::job::{Job, shaped};
@@ -50,27 +48,7 @@ pub struct RankInputs<'a> {
     pub outside: Outside<'a>,
 }
 
-impl<'a> RankInputs<'a> {
-    /// Makes the state for a job, its data and its tokenizer's vocabulary size.
-    pub fn new(
-        (job, stores, vocab): (&'a Job, &'a Stores, usize),
-        crew: &Crew,
-        order: &'a Order,
-    ) -> RankInputs<'a> {
-        let disk_sharers = crew.place(&job.machine, job.world()).disk;
-        let outside = Outside { allow_processes: order.allow_processes, functions: &order.functions };
-        RankInputs {
-            job,
-            stores,
-            vocab,
-            time: None,
-            disk_sharers,
-            stop: &order.stop,
-            save_requests: &order.save_requests,
-            outside,
-        }
-    }
-
+impl RankInputs<'_> {
     /// Makes a rank's trainer, sharing the base of another trainer if there is one.
     ///
     /// # Errors
@@ -116,7 +94,11 @@ impl<'a> RankInputs<'a> {
             rebuild: Some(rebuild),
             base: self.base(rank)?,
         };
-        Ok(Run::open(fault::around(parts, self.stop)?)?)
+        let parts = match &self.job.recipe().machine.fault {
+            None => parts,
+            Some(faults) => fault::around(parts, faults, self.stop)?,
+        };
+        Ok(Run::open(parts)?)
     }
 
     /// Returns the source of micro-batches.
@@ -296,28 +278,41 @@ fn begin_adapter(job: &Job, device: &Device, model: &Model, params: &mut Params)
     Ok(())
 }
 
-/// Makes a rank's trainers for all parts of a run, over one base.
+/// Opens a rank's part of all parts of a run, over one base, each with its log. `made` gets each trainer, by its index,
+/// and its log before its run opens.
 ///
 /// # Errors
-/// Those of [`trainer_of`].
-pub fn trainers<'a>(
-    parts: impl Iterator<Item = &'a RankInputs<'a>>,
-    device: &Device,
+/// Those of [`trainer_of`] and [`RankInputs::run`], and of `made`.
+pub fn open_runs<'r>(
+    parts: &[&'r RankInputs<'r>],
+    rebuilds: &'r [impl Fn(&Device, Option<&Trainer>) -> fathom_train::Result<Trainer>],
+    (device, logs): (&Device, Vec<MetricsWriter>),
     events: &dyn Events,
-) -> Result<Vec<Trainer>> {
+    made: &mut dyn FnMut(usize, &Trainer, &mut MetricsWriter) -> Result<()>,
+) -> Result<Vec<Run<'r>>> {
     let mut trainers: Vec<Trainer> = Vec::new();
-    for shared in parts {
-        let trainer = shared.trainer(device, trainers.first(), events)?;
+    for part in parts {
+        let trainer = part.trainer(device, trainers.first(), events)?;
         trainers.push(trainer);
     }
-    Ok(trainers)
+    // The runs keep those that they use.
+    let judges = Judges::on(device);
+    let mut runs = Vec::new();
+    let ready = parts.iter().zip(trainers).zip(rebuilds).zip(logs);
+    for (index, (((part, trainer), rebuild), mut log)) in ready.enumerate() {
+        made(index, &trainer, &mut log)?;
+        runs.push(part.run(log, trainer, (rebuild, &judges))?);
+    }
+    Ok(runs)
 }
 
 /// Returns the functions that make the trainers of all parts of a run again.
 pub fn rebuilds<'a>(
-    parts: impl Iterator<Item = &'a RankInputs<'a>>,
-) -> Vec<impl Fn(&Device, Option<&Trainer>) -> fathom_train::Result<Trainer> + 'a> {
+    parts: &[&'a RankInputs<'a>],
+) -> Vec<impl Fn(&Device, Option<&Trainer>) -> fathom_train::Result<Trainer> + use<'a>> {
     parts
+        .iter()
+        .copied()
         .map(|shared| move |device: &Device, other: Option<&Trainer>| shared.rebuilt(device, other))
         .collect()
 }
@@ -327,17 +322,15 @@ pub fn rebuilds<'a>(
 ///
 /// Those of the rank.
 pub fn follow(parts: &[RankInputs<'_>], device: Device) -> Result<Outcome> {
-    let rebuilds = rebuilds(parts.iter());
-    let mut runs = Vec::new();
-    let made = trainers(parts.iter(), &device, &Silent)?;
-    let judges = Judges::on(&device);
-    for ((shared, trainer), rebuild) in parts.iter().zip(made).zip(&rebuilds) {
-        let own = rank_folder(&shared.job.folder, device.mesh.rank());
+    let parts: Vec<&RankInputs<'_>> = parts.iter().collect();
+    let rebuilds = rebuilds(&parts);
+    let log = |part: &&RankInputs<'_>| -> Result<MetricsWriter> {
+        let own = rank_folder(&part.job.folder, device.mesh.rank());
         std::fs::create_dir_all(&own)?;
-        let log = MetricsWriter::open(own.join("metrics.jsonl"))?;
-        runs.push(shared.run(log, trainer, (rebuild, &judges))?);
-    }
-    drop(judges);
+        Ok(MetricsWriter::open(own.join("metrics.jsonl"))?)
+    };
+    let logs = parts.iter().map(log).collect::<Result<_>>()?;
+    let mut runs = open_runs(&parts, &rebuilds, (&device, logs), &Silent, &mut |_, _, _| Ok(()))?;
     let mut unwatched: Vec<NoHooks> = runs.iter().map(|_| NoHooks).collect();
     let mut hooks: Vec<&mut dyn Hooks> = unwatched.iter_mut().map(|one| one as &mut dyn Hooks).collect();
     let outcome = together(&mut runs, &mut hooks)?;

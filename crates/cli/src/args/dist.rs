@@ -4,38 +4,8 @@ use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args as Group, Subcommand, ValueEnum};
-use fathom_base::ranks::{Claim, Setting};
 
-/// Rank of this process, if no launcher sets it.
-#[derive(Group, Default)]
-pub struct Rank {
-    /// Rank of this process, from 0; default: what the launcher set.
-    #[arg(long)]
-    pub rank: Option<usize>,
-    /// Number of ranks.
-    #[arg(long)]
-    pub world_size: Option<usize>,
-    /// Rank of this process among those of its machine, from 0.
-    #[arg(long)]
-    pub local_rank: Option<usize>,
-    /// Address of rank 0.
-    #[arg(long, value_name = "HOST:PORT")]
-    pub rendezvous: Option<String>,
-}
-
-impl Rank {
-    /// The flags as a source for the resolver.
-    pub fn claim(&self) -> Claim {
-        let number = |value: Option<usize>, by: &str| value.map(|value| Setting { value, by: by.into() });
-        Claim {
-            rank: number(self.rank, "--rank"),
-            world_size: number(self.world_size, "--world-size"),
-            local_rank: number(self.local_rank, "--local-rank"),
-            rendezvous: self.rendezvous.clone().map(|value| Setting { value, by: "--rendezvous".into() }),
-            ..Claim::default()
-        }
-    }
-}
+use super::Rank;
 
 /// `fathom doctor`.
 #[derive(Group)]

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Result, bail};
 use fathom_app::lesson::{Length, LessonOutcome, Rows, teach};
-use fathom_app::library::{LIBRARY, layers, load};
+use fathom_app::library::{LIBRARY, load};
 use fathom_app::rounds::run as rounds;
 use fathom_app::train::{self, Order};
 use fathom_app::{Job, train as run_job};
@@ -30,7 +30,7 @@ const LONG_MINUTES: f64 = 60.0;
 
 /// The recipe of `fathom train`.
 pub fn recipe(args: &args::Train) -> Result<Loaded<Recipe>> {
-    let mut layers = layers(&args.recipe, &args.settings);
+    let mut layers = Layers::with_library(LIBRARY).recipe(&args.recipe).sets(&args.settings);
     if let Some(out) = &args.out {
         layers = layers.flag("--out", "run.out", &out.display().to_string());
     }

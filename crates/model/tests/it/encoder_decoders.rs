@@ -15,7 +15,7 @@ use fathom_tensor::{Category, DType, Device, Tensor};
 use serde_json::Value;
 
 use crate::golden::cpu;
-use crate::golden_files::{folders, name, object};
+use crate::golden_files::{floats, folders, largest, name, object};
 
 /// Folders of golden encoder-decoders.
 pub fn cases() -> Vec<PathBuf> {
@@ -109,17 +109,6 @@ impl Run {
         below.backward(dy, grads);
         device.to_f32(&losses).iter().map(|loss| f64::from(*loss)).sum()
     }
-}
-
-pub fn floats(source: &SafeTensors, name: &str) -> Vec<f32> {
-    let rows = source.shape(name).unwrap_or_else(|| panic!("no {name}"))[0];
-    let mut bytes = Vec::new();
-    source.read_rows(name, 0..rows, &mut bytes).unwrap();
-    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-}
-
-pub fn largest(values: &[f32]) -> f32 {
-    values.iter().fold(0.0, |largest, value| largest.max(value.abs()))
 }
 
 #[track_caller]

@@ -13,7 +13,7 @@ use fathom_model::{Caps, Model, PackedTokens, SafeTensors, SaveOptions, Source, 
 use fathom_tensor::{Category, DType, Device, Tensor};
 use serde_json::{Map, Value};
 
-use crate::golden_files::{cases, name, object, root};
+use crate::golden_files::{cases, floats, largest, name, object, root};
 
 /// A device with data.
 pub fn cpu(threads: usize, isa: Option<Isa>) -> Device {
@@ -99,17 +99,6 @@ impl Run {
     fn sum(&self, losses: &Tensor) -> f64 {
         self.device.to_f32(losses).iter().map(|loss| f64::from(*loss)).sum()
     }
-}
-
-fn floats(source: &SafeTensors, name: &str) -> Vec<f32> {
-    let rows = source.shape(name).unwrap_or_else(|| panic!("no {name}"))[0];
-    let mut bytes = Vec::new();
-    source.read_rows(name, 0..rows, &mut bytes).unwrap();
-    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-}
-
-fn largest(values: &[f32]) -> f32 {
-    values.iter().fold(0.0, |largest, value| largest.max(value.abs()))
 }
 
 /// Largest difference over `scale`.

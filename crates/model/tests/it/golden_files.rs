@@ -2,7 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use fathom_model::{LoadedModel, Model, SafeTensors, Source, load, open_any};
+use fathom_tensor::DType;
 use serde_json::{Map, Value};
+
+use crate::golden::cpu;
 
 /// The folder of all cases.
 pub fn root() -> PathBuf {
@@ -36,4 +40,26 @@ pub fn object(file: &Path) -> Map<String, Value> {
 /// The name of a case.
 pub fn name(case: &Path) -> String {
     case.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+/// A folder's model in f32, on one thread.
+pub fn loaded(folder: &Path) -> LoadedModel {
+    let device = cpu(1, None);
+    let opened = open_any(folder).unwrap();
+    let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
+    load(&device, &model, &mut params, &opened.source).unwrap();
+    LoadedModel { device, model, params }
+}
+
+/// The numbers of a tensor of a file in f32.
+pub fn floats(source: &SafeTensors, name: &str) -> Vec<f32> {
+    let rows = source.shape(name).unwrap_or_else(|| panic!("no {name}"))[0];
+    let mut bytes = Vec::new();
+    source.read_rows(name, 0..rows, &mut bytes).unwrap();
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// The largest of the absolute values.
+pub fn largest(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |largest, value| largest.max(value.abs()))
 }

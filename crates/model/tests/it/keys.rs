@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::encoder_decoders::Run;
-use crate::golden_files::{object, root};
+use crate::golden_files::{loaded, object, root};
 
 #[derive(Deserialize)]
 struct Case {
@@ -37,14 +37,6 @@ fn changed(folder: &str, keys: &Map<String, Value>) -> tempfile::TempDir {
     }
     std::fs::write(to.path().join("config.json"), json!(config).to_string()).unwrap();
     to
-}
-
-fn loaded(folder: &Path) -> LoadedModel {
-    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);
-    let opened = open_any(folder).unwrap();
-    let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
-    load(&device, &model, &mut params, &opened.source).unwrap();
-    LoadedModel { device, model, params }
 }
 
 /// Logits of documents next to each other.

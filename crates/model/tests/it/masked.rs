@@ -1,16 +1,16 @@
 //! Encoders with the masked-language head against Transformers; `oracle/masked.py` wrote `tests/masked`.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Eval, Grads, Labels, LossTerm, Places, Scope, Tape};
 use fathom_model::{
-    Caps, FolderOptions, GenerationConfig, LoadedModel, Model, PackedTokens, SafeTensors, SaveOptions,
-    Source, Spec, export_tensors, load, open, open_any, save_hf,
+    Caps, FolderOptions, GenerationConfig, LoadedModel, PackedTokens, SafeTensors, SaveOptions, Source, Spec,
+    export_tensors, open, save_hf,
 };
-use fathom_tensor::{Category, DType, Device};
+use fathom_tensor::{Category, DType};
 use serde::Deserialize;
+
+use crate::golden_files::{floats, largest, loaded};
 
 #[derive(Deserialize)]
 struct Golden {
@@ -43,18 +43,6 @@ fn case(name: &str) -> PathBuf {
 
 fn golden(name: &str) -> Golden {
     serde_json::from_slice(&std::fs::read(case(name).join("golden.json")).unwrap()).unwrap()
-}
-
-fn loaded(folder: &Path) -> LoadedModel {
-    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);
-    let opened = open_any(folder).unwrap();
-    let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
-    load(&device, &model, &mut params, &opened.source).unwrap();
-    LoadedModel { device, model, params }
-}
-
-fn floats(source: &SafeTensors, name: &str) -> Vec<f32> {
-    fathom_model::read_f32(source, name, 0..source.shape(name).unwrap()[0]).unwrap()
 }
 
 /// Logits of documents next to each other, and the summed loss with all gradients.
@@ -93,7 +81,6 @@ fn logits_and_gradients_are_those_of_transformers() {
         let source = SafeTensors::open_file(&case(name).join("golden.safetensors")).unwrap();
         let loss = wanted.loss;
         let (logits, found, grads) = pass(&of, &[wanted], &Places::linear());
-        let largest = |values: &[f32]| values.iter().fold(0f32, |most, value| most.max(value.abs()));
         let far = |own: &[f32], golden: &[f32]| {
             assert_eq!(own.len(), golden.len(), "{name}");
             own.iter().zip(golden).fold(0f32, |most, (a, b)| most.max((a - b).abs()))

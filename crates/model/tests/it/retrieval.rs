@@ -14,9 +14,9 @@ use fathom_tensor::{Category, DType, Device, Tensor};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::encoder_decoders::{Documents, close, floats, largest};
+use crate::encoder_decoders::{Documents, close};
 use crate::golden::cpu;
-use crate::golden_files::{folders, name, object};
+use crate::golden_files::{floats, folders, largest, name, object};
 
 /// Folders of golden decoders with neighbours.
 pub fn cases() -> Vec<PathBuf> {

@@ -25,13 +25,12 @@ use crate::run::{RunParts, own_folder};
 use faults::{Faults, Kind};
 use injector::Injector;
 
-/// Wraps the parts of a run with the faults of its recipe (`machine.fault`), if it has any. `stop` is the flag that
-/// asks the run to stop.
+/// Wraps the parts of a run with the faults that a text lists (`machine.fault`). `stop` is the flag that asks the run to
+/// stop.
 ///
 /// # Errors
 /// A text that is not a list of faults.
-pub fn around<'a>(parts: RunParts<'a>, stop: &Arc<AtomicBool>) -> Result<RunParts<'a>> {
-    let Some(text) = &parts.recipe.machine.fault else { return Ok(parts) };
+pub fn around<'a>(parts: RunParts<'a>, text: &str, stop: &Arc<AtomicBool>) -> Result<RunParts<'a>> {
     let faults: Faults =
         text.parse().map_err(|message| Error::Recipe { key: "machine.fault".into(), message })?;
     let RunParts { mut trainer, sources, .. } = parts;

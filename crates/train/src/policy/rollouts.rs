@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::micro_batch::MicroBatch;
 use crate::policy::AdvantageName;
 use crate::recipe::{KlIn, PolicyName, Recipe};
-use crate::source::{OpenedSource, Source, SourceReport, Sources, StepShare, fill};
+use crate::source::{OpenedSource, Shape, Source, SourceReport, Sources, StepShare, fill};
 use crate::stage;
 use crate::step::Trainer;
 
@@ -38,7 +38,7 @@ pub struct Rollouts(pub Rc<RolloutInputs>);
 
 impl Sources for Rollouts {
     fn open(&self, recipe: &Recipe, index: usize, _: StepShare, cursor: Option<&Cursor>) -> OpenedSource {
-        let shape = stage::shape(recipe, index);
+        let shape = Shape::new(recipe, index);
         // Padding of a stream counts as a document.
         let docs = shape.docs.saturating_sub(usize::from(shape.one_length)).max(1);
         let mut source = Policies {

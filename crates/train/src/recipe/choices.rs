@@ -1,6 +1,9 @@
 //! Values of keys that are one of a few words.
 
 use fathom_base::choice;
+use fathom_grad::{Place, Sharding};
+use fathom_tensor::DType;
+use fathom_tensor::spill::Codec;
 
 choice! {
     /// The machine of a run.
@@ -70,6 +73,16 @@ choice! {
     }
 }
 
+impl Precision {
+    /// The element type.
+    pub fn dtype(self) -> DType {
+        match self {
+            Precision::Bf16 => DType::Bf16,
+            Precision::F32 => DType::F32,
+        }
+    }
+}
+
 choice! {
     /// Activations that the backward pass recomputes (Megatron's `recompute_granularity`).
     pub enum Granularity {
@@ -108,6 +121,18 @@ choice! {
     }
 }
 
+impl PlaceName {
+    /// The place.
+    pub(crate) fn place(self) -> Place {
+        match self {
+            PlaceName::Keep => Place::Keep,
+            PlaceName::Recompute => Place::Recompute,
+            PlaceName::Host => Place::Host,
+            PlaceName::Disk => Place::Disk,
+        }
+    }
+}
+
 choice! {
     /// Format of offloaded values.
     pub enum OffloadCodec {
@@ -115,6 +140,16 @@ choice! {
         AsIs = "as_is",
         /// One e4m3 byte per value and a scale per 128 values; statistics unchanged. Changes the gradients.
         Fp8 = "fp8",
+    }
+}
+
+impl OffloadCodec {
+    /// The codec.
+    pub(crate) fn codec(self) -> Codec {
+        match self {
+            OffloadCodec::AsIs => Codec::AsIs,
+            OffloadCodec::Fp8 => Codec::Fp8Block,
+        }
     }
 }
 
@@ -168,6 +203,18 @@ choice! {
     }
 }
 
+impl ShardingName {
+    /// The sharding.
+    pub(crate) fn sharding(self) -> Sharding {
+        match self {
+            ShardingName::NoShard => Sharding::NoShard,
+            ShardingName::Optim => Sharding::Optim,
+            ShardingName::OptimGrads => Sharding::OptimGrads,
+            ShardingName::OptimGradsParams => Sharding::OptimGradsParams,
+        }
+    }
+}
+
 choice! {
     /// The optimizer.
     pub enum OptimizerKind {
@@ -195,6 +242,20 @@ choice! {
         Probs = "probs",
         /// Those that come last.
         Position = "position",
+    }
+}
+
+choice! {
+    /// How the learning rate falls after warm-up.
+    pub enum Decay {
+        /// Half a cosine to the final rate.
+        Cosine = "cosine",
+        /// A straight line to the final rate.
+        Linear = "linear",
+        /// Warm-up, stable, decay: flat, then a straight line over the last part (Hu et al., 2024).
+        Wsd = "wsd",
+        /// Flat after warm-up.
+        Constant = "constant",
     }
 }
 

@@ -397,6 +397,17 @@ impl Recipe {
         self.adapter.leads() + usize::from(self.objective.method == MethodName::Mlm)
     }
 
+    /// True if a document without a loss fills up each micro-batch.
+    pub fn fills(&self) -> bool {
+        self.objective.seq2seq().is_some() || self.objective.method == MethodName::Retro
+    }
+
+    /// Maximum number of documents in a micro-batch of a stage; the one that fills it up counts.
+    pub fn docs(&self, index: usize) -> usize {
+        let stage = &self.stage[index];
+        stage.max_docs * stage.samples_per_micro_batch.max(1) + usize::from(self.fills())
+    }
+
     /// Special tokens of a tokenizer that the run trains, besides the end of texts: for an encoder-decoder the padding, with which
     /// targets begin, and the 100 sentinels of T5.
     pub fn special_tokens(&self) -> Vec<String> {

@@ -2,6 +2,9 @@
 
 use super::limits::Whole;
 use fathom_base::{choice, recipe};
+use fathom_grad::GemmFormat;
+use fathom_model::{Linears, RoundTo};
+use fathom_tensor::{BlockFormat, DType, Element};
 
 choice! {
     /// Storage of weights and optimizer state while no operation needs them.
@@ -25,6 +28,17 @@ choice! {
     }
 }
 
+impl QuantizationName {
+    /// The format; `None` for none.
+    pub fn format(self) -> Option<BlockFormat> {
+        match self {
+            QuantizationName::None => None,
+            QuantizationName::Nf4 => Some(BlockFormat::Nf4),
+            QuantizationName::Int8 => Some(BlockFormat::Int8),
+        }
+    }
+}
+
 choice! {
     /// Type of the moments (Megatron's `exp_avg_dtype` and `exp_avg_sq_dtype`).
     pub enum MomentType {
@@ -34,6 +48,17 @@ choice! {
         F32 = "f32",
         /// e4m3 in blocks of 128 with a scale each; second moments as their square roots.
         Fp8 = "fp8",
+    }
+}
+
+impl MomentType {
+    /// The element type.
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            MomentType::Bf16 => DType::Bf16,
+            MomentType::F32 => DType::F32,
+            MomentType::Fp8 => DType::F8E4M3,
+        }
     }
 }
 
@@ -61,6 +86,23 @@ choice! {
     }
 }
 
+impl GemmName {
+    /// The format of operands in low precision; `None` for those of `model.precision`.
+    pub(crate) fn format(self) -> Option<GemmFormat> {
+        Some(match self {
+            GemmName::Bf16 => return None,
+            GemmName::Fp8Delayed => GemmFormat::Fp8Delayed,
+            GemmName::Fp8Current => GemmFormat::Fp8Current,
+            GemmName::Fp8Block => GemmFormat::Fp8Block,
+            GemmName::Mxfp8 => GemmFormat::Micro(Element::E4M3),
+            GemmName::Mxfp8E5m2 => GemmFormat::Micro(Element::E5M2),
+            GemmName::Mxfp6E2m3 => GemmFormat::Micro(Element::E2M3),
+            GemmName::Mxfp6E3m2 => GemmFormat::Micro(Element::E3M2),
+            GemmName::Mxfp4 => GemmFormat::Micro(Element::E2M1),
+        })
+    }
+}
+
 choice! {
     /// Formats of quantization-aware training.
     pub enum QatName {
@@ -75,6 +117,21 @@ choice! {
     }
 }
 
+impl QatName {
+    const FORMATS: [(QatName, RoundTo); 3] =
+        [(QatName::Mxfp4, RoundTo::Mxfp4), (QatName::Nvfp4, RoundTo::Nvfp4), (QatName::Int4, RoundTo::Int4)];
+
+    /// The format; `None` for none.
+    pub fn format(self) -> Option<RoundTo> {
+        QatName::FORMATS.iter().find(|(name, _)| *name == self).map(|(_, format)| *format)
+    }
+
+    /// The name of a format.
+    pub fn of(format: RoundTo) -> QatName {
+        QatName::FORMATS.iter().find(|(_, of)| *of == format).map_or(QatName::None, |(name, _)| *name)
+    }
+}
+
 choice! {
     /// Linear layers of the blocks.
     pub enum LinearsName {
@@ -84,6 +141,17 @@ choice! {
         Attention = "attention",
         /// The MLP's.
         Mlp = "mlp",
+    }
+}
+
+impl LinearsName {
+    /// The layers.
+    pub(crate) fn linears(self) -> Linears {
+        match self {
+            LinearsName::All => Linears::All,
+            LinearsName::Attention => Linears::Attention,
+            LinearsName::Mlp => Linears::Mlp,
+        }
     }
 }
 

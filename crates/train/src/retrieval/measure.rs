@@ -11,8 +11,7 @@ use crate::in_step::InStep;
 use crate::micro_batch::MicroBatch;
 use crate::pass::Pass;
 use crate::recipe::Recipe;
-use crate::source::{Shape, append};
-use crate::stage::{loader_spec, shape};
+use crate::source::{Shape, append, loader_spec};
 
 /// Losses of the same tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -54,7 +53,7 @@ pub fn held_out_losses(
     let [source] = &sources[..] else { return Ok(None) };
     let Ok(docs) = choose(&source.store, &source.part, &spec) else { return Ok(None) };
     let pieces = samples(&docs, &spec, 0, 0).len();
-    let (mut loader, shape) = (Loader::new(sources, spec)?, shape(recipe, index));
+    let (mut loader, shape) = (Loader::new(sources, spec)?, Shape::new(recipe, index));
     let counters = Counters::default();
     let pass = Pass { of, counters: &counters, how };
     let mut all = HeldOutLosses::default();

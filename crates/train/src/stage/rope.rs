@@ -2,10 +2,14 @@
 
 use fathom_model::{RopeScaling, Spec};
 
-use super::refuse;
 use crate::claim::{claim, extends};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::recipe::{RopeType, Stage};
+
+/// An error about a key of a stage.
+pub(super) fn refuse(index: usize, key: &str, message: impl Into<String>) -> Error {
+    Error::Recipe { key: format!("stage.{index}.{key}"), message: message.into() }
+}
 
 /// The specification during a stage, with its rotary settings and the claimed positions ([`crate::claim`]).
 ///

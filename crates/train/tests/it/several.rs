@@ -176,7 +176,11 @@ fn rank(device: &Device, folder: &Path, recipes: &[&Recipe], stop_at: Option<u64
             rebuild: Some(rebuild as Rebuild<'_>),
             base: None,
         };
-        runs.push(Run::open(fault::around(parts, &stop).unwrap()).unwrap());
+        let parts = match &recipe.machine.fault {
+            None => parts,
+            Some(faults) => fault::around(parts, faults, &stop).unwrap(),
+        };
+        runs.push(Run::open(parts).unwrap());
     }
     let watch = |_: &&Recipe| Watch {
         warnings: Vec::new(),

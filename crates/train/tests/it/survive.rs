@@ -153,7 +153,11 @@ pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec
             let (rebuild, disk_sharers) = (Some(&rebuild as fathom_train::Rebuild<'_>), grid.ranks());
             let plain = parts((recipe, folder), trainer, stores, metrics, &stop);
             let parts = RunParts { disk_sharers, rebuild, ..plain };
-            Run::open(fault::around(parts, &stop)?)?.train(&mut watch)
+            let parts = match &recipe.machine.fault {
+                None => parts,
+                Some(faults) => fault::around(parts, faults, &stop)?,
+            };
+            Run::open(parts)?.train(&mut watch)
         };
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(go));
         let ended = match ended {

@@ -10,7 +10,8 @@ use fathom_tensor::mesh::Grid;
 use fathom_text::loader::Cursor;
 use fathom_train::recipe::{Checkpoint, Recipe};
 use fathom_train::{
-    MicroBatch, OpenedSource, Outcome, Result, Source, Sources, StageTime, StepShare, Stores, Trainer, stage,
+    MicroBatch, OpenedSource, Outcome, RateSchedule, Result, Source, Sources, StageTime, StepShare, Stores,
+    Trainer,
 };
 
 use crate::again::alone_from;
@@ -89,7 +90,7 @@ fn a_share_of_warm_up_is_of_all_steps() {
         recipe.stage[0].micro_batches = 8;
         stopped_at(folder.path(), &recipe, 60.0, 2);
         let rates = rates(folder.path());
-        let schedule = stage::schedule(&recipe, 0, rates.len() as u64);
+        let schedule = RateSchedule::new(&recipe, 0, rates.len() as u64);
         assert!(rates.len() > 4 && steps.is_none_or(|steps| rates.len() as u64 == steps), "{rates:?}");
         assert_eq!(schedule.warmup_steps, (0.3 * rates.len() as f64).ceil() as u64);
         (0..).zip(&rates).for_each(|(step, rate)| is_near(*rate, schedule.rate(step)));
@@ -105,7 +106,7 @@ fn a_share_of_warm_up_is_of_the_steps_that_a_time_holds() {
     stopped_at(folder.path(), &recipe, 20.5, 6);
     let decided: Vec<u64> =
         serde_json::from_slice(&std::fs::read(folder.path().join("steps.json")).unwrap()).unwrap();
-    let (rates, schedule) = (rates(folder.path()), stage::schedule(&recipe, 0, decided[0]));
+    let (rates, schedule) = (rates(folder.path()), RateSchedule::new(&recipe, 0, decided[0]));
     assert_eq!((rates.len(), decided[0]), (20, 20));
     assert!(rates[0] < 1e-6 * recipe.optimizer.lr, "{rates:?}");
     for (step, rate) in (0..).zip(&rates).skip(4) {

@@ -11,7 +11,7 @@ use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::DType;
 use fathom_text::recall::{RecallGenerator, Split};
 use fathom_train::recipe::{GemmName, Precision, Recipe, Stage};
-use fathom_train::{InStep, MicroBatch, Trainer, stage};
+use fathom_train::{InStep, MicroBatch, RateSchedule, Trainer, stage};
 
 use super::bed::Bed;
 use super::row::Row;
@@ -88,7 +88,7 @@ fn train(args: &Formats, run: &Run, start: u64) -> Result<f64> {
     let mut trainer = Trainer::new(&device, model, params);
     trainer.narrow(how.narrow.as_ref())?;
     let text = RecallGenerator::new(SEED, Split::Train);
-    let rates = stage::schedule(&recipe, 0, args.steps as u64);
+    let rates = RateSchedule::new(&recipe, 0, args.steps as u64);
     let mut losses = Vec::new();
     for step in 0..args.steps {
         how.adamw.lr = rates.rate(step as u64) as f32;

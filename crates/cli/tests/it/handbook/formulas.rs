@@ -1,7 +1,8 @@
 //! The handbook's formulas against the code.
 
 use fathom_model::{LlamaSizes, RopeScaling, RopeSpec};
-use fathom_train::{Decay, RateSchedule};
+use fathom_train::RateSchedule;
+use fathom_train::recipe::Decay;
 
 use super::expression::{Values, evaluate};
 use crate::{good, rows};

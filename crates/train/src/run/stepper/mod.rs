@@ -25,6 +25,7 @@ use crate::offload::{self, OpenEngines, Room};
 use crate::picture::Subject;
 use crate::plan::{StageSettings, Workload};
 use crate::recipe::Recipe;
+use crate::schedule::RateSchedule;
 use crate::source::{Shape, Source, SourceReport, Sources, StepShare};
 use crate::stage;
 use crate::step::{StepResult, Trainer};
@@ -261,7 +262,7 @@ impl<'a> Stepper<'a> {
         let waited_s = stage.source.wait_s();
         let micro_batches = stage.source.step(&self.trainer)?;
         let data_wait_s = stage.source.wait_s() - waited_s;
-        let lr = stage::schedule(self.recipe, stage.index, stage.likely()).rate(progress.stage_step);
+        let lr = RateSchedule::new(self.recipe, stage.index, stage.likely()).rate(progress.stage_step);
         stage.how.adamw.lr = lr as f32;
         let full = self.is_full(stage.index, &micro_batches);
         Ok(StepInput { micro_batches, lr, data_wait_s, full })
@@ -269,7 +270,7 @@ impl<'a> Stepper<'a> {
 
     /// True if a step has all micro-batches, with their maximum number of tokens.
     fn is_full(&self, index: usize, micro_batches: &[MicroBatch]) -> bool {
-        let Shape { samples, seq_tokens, .. } = stage::shape(self.recipe, index);
+        let Shape { samples, seq_tokens, .. } = Shape::new(self.recipe, index);
         let has_all = |micro: &MicroBatch| micro.ids.len() >= samples * seq_tokens;
         micro_batches.len() >= self.share(index).own.len() && micro_batches.iter().all(has_all)
     }
