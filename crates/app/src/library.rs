@@ -154,8 +154,7 @@ pub fn load(mut layers: Layers<'static>) -> Result<Loaded<Recipe>> {
         layers = layers.displaced(&path, &by);
         loaded = resolve(layers.clone())?;
     }
-    if !loaded.is_set("model.precision") && loaded.value.model.from.as_deref().is_some_and(is_in_f32)
-    {
+    if !loaded.is_set("model.precision") && loaded.value.model.from.as_deref().is_some_and(is_in_f32) {
         layers = layers.flag("the weights of model.from", "model.precision", "f32");
         loaded = resolve(layers.clone())?;
     }
