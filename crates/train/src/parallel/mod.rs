@@ -100,7 +100,7 @@ impl Ranks {
             let why = if self.cp_dynamic {
                 "ranks with mesh.cp_dynamic have more pieces than there is room for".into()
             } else {
-                format!("the state of some layers of {} is more than a decay and a sum", spec.family)
+                format!("ranks cannot pass the state of some layers of {}", spec.family)
             };
             return Err(refuse("cp_scan_comm_type", format!("cannot be \"states\": {why}; take \"a2a\"")));
         }
