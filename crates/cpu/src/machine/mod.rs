@@ -37,7 +37,7 @@ use fathom_tensor::{
 };
 
 pub use cpu::Cpu;
-use operands::{elem, expect, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, words};
+use operands::{expect, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, words};
 pub use panels::PackedPanels;
 pub use sheet::profile;
 use sheet::workspace;

@@ -88,8 +88,9 @@ impl Scan {
         let positions: Vec<i32> = layout.docs().iter().flat_map(|rows| 0..rows.len() as i32).collect();
         device.pool.enter("batch", -1);
         let own = device.from_i32(&sharing.own(device, &positions), Category::Data);
-        let (_, context) = Context::new(device, &sharing, &[], 8, &positions, &own);
-        let documents = Some(sharing.documents(device, 8));
+        let docs = layout.docs().len().max(8);
+        let (_, context) = Context::new(device, &sharing, &[], docs, &positions, &own);
+        let documents = Some(sharing.documents(device, docs));
         let batch = Batch { context, documents, ..Batch::new(own.clone(), own) };
         let tokens: Vec<usize> = (0..positions.len()).collect();
         let rows = sharing.own(device, &tokens);
@@ -233,6 +234,10 @@ fn plans_of_scans_by_heads_are_exact() {
 fn streams(cp: usize) -> Vec<ContextLayout> {
     let pieces =
         |lengths: &[usize], chunk| laid_out(lengths, &LayoutSizes { pieces: Some(PIECES), ..cut(cp, chunk) });
+    let dynamic = |lengths: &[usize]| {
+        laid_out(lengths, &LayoutSizes { pieces: Some(PIECES), dynamic: Some(20), ..cut(cp, 96) })
+    };
+    let many: Vec<usize> = (0..60).map(|at| 1 + at % 15).collect();
     vec![
         pieces(&DOCUMENTS, 96),
         pieces(&[384], 96),
@@ -240,6 +245,8 @@ fn streams(cp: usize) -> Vec<ContextLayout> {
         pieces(&[48, 48, 96, 2, 190], 48),
         pieces(&[1, 1, 2, 1, 3, 8], 1),
         pieces(&[2600, 5400], 4000),
+        dynamic(&DOCUMENTS),
+        dynamic(&many),
     ]
 }
 
