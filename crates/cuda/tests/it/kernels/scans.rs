@@ -323,7 +323,7 @@ fn delta_passed(device: &Device, lengths: &[usize], sizes: [usize; 4], dtype: DT
     m.delta_begins(&DeltaBegins { of, dout: &dout, begins: of_runs }, &backward);
     let of_heads = |maps: &Tensor| maps.view_rows(0..1).reshape(heads, maps.cols() / heads);
     let advance = |transposed: bool, before: &Tensor, added: &Tensor| {
-        let moved = blank(device, [heads, key * value], DType::F32);
+        let moved = plain(device, [heads, key * value], 11, 0.0);
         let (matrices, before, added, after) =
             (&of_heads(&matrices), &of_heads(before), &of_heads(added), &moved);
         m.delta_advance(&DeltaAdvance { matrices, transposed, before, added, after });
