@@ -228,41 +228,63 @@ FN void reverse(const Scan& of, Mat dy, float* leaving, float* dw, const float* 
 }
 
 // A warp's column of a head's state for runs with a place, from their first row to their last or back: with dy, the gradient of the
-// state before the run by its rows; without, the state after it from zero, and the product of its rows' decays.
-FN void pass(const Scan& of, Mat dy, Border border, float* decays, i64 decays_stride, i32 run) {
+// state before the run by its rows; without, the state after it from zero, and what the run multiplies a state by: the product of its
+// rows' decays, or a matrix [n, n] whose columns are those of the states after it from columns of 1 and no x.
+template <bool DELTA> FN void pass(const Scan& of, Mat dy, Border border, float* factors, i64 factors_stride, i32 run) {
   DYNAMIC_SHARED(bytes);
   __shared__ float delta[TILE], decay[TILE], beta[TILE];
   Rows rows;
   rows.q = (float*)bytes; rows.k = rows.q + TILE * of.n;
   rows.delta = delta; rows.decay = decay; rows.beta = beta;
   const int lane = threadIdx.x & 31, own = run + (int)blockIdx.y;
-  const i64 tiles = (of.p + 7) / 8, head = blockIdx.x / tiles, col = blockIdx.x % tiles * 8 + (threadIdx.x >> 5), np = of.n * of.p;
+  const i64 cols = of.p + (DELTA && !dy.ptr ? of.n : 0), tiles = (cols + 7) / 8, np = of.n * of.p;
+  const i64 head = blockIdx.x / tiles, col = blockIdx.x % tiles * 8 + (threadIdx.x >> 5);
   float* state = border_of(border, own, head * np);
   if (!state) return;
   const i64 start = of.table[own], end = of.table[own + 1];
-  const bool mine = col < of.p;
+  const bool mine = col < cols, has_x = col < of.p;
   const float rate = rate_of(of, head);
-  float s[MOST] = {}, all = 1.f;
+  float s[MOST], all = 1.f;
+  #pragma unroll
+  for (int i = 0; i < MOST; i++) s[i] = !has_x && lane + 32 * i == col - of.p ? 1.f : 0.f;
   for (i64 done = 0; done < end - start; done += TILE) {
     const int count = (int)min((i64)TILE, end - start - done);
     const i64 tile = dy.ptr ? end - done - count : start + done;
-    stage<false>(of, rows, tile, count, head, rate);
+    stage<DELTA>(of, rows, tile, count, head, rate);
     for (int step = 0; step < count && mine; step++) {
       const int j = dy.ptr ? count - 1 - step : step;
-      const float* by = dy.ptr ? rows.q + j * of.n : rows.k + j * of.n;
-      const float w = dy.ptr ? load_at(dy, tile + j, head * of.p + col) : delta[j] * load_at(of.u, tile + j, of.x + head * of.p + col);
+      const float *q = rows.q + j * of.n, *k = rows.k + j * of.n;
+      const float x = !has_x ? 0.f : dy.ptr ? load_at(dy, tile + j, head * of.p + col) : load_at(of.u, tile + j, of.x + head * of.p + col);
+      float along = 0.f;
       all *= decay[j];
       #pragma unroll
       for (int i = 0; i < MOST; i++) {
         const int n = lane + 32 * i;
-        if (n < of.n) s[i] = dy.ptr ? fmaf(by[n], w, s[i]) * decay[j] : fmaf(by[n], w, s[i] * decay[j]);
+        if (n >= of.n) continue;
+        s[i] = dy.ptr ? fmaf(q[n], x, s[i]) : s[i] * decay[j];
+        if (DELTA) along = fmaf(s[i], k[n], along);
+      }
+      if (DELTA) along = warp_sum(along);
+      const float w = DELTA ? beta[j] * ((dy.ptr ? 0.f : x) - along) : dy.ptr ? 0.f : delta[j] * x;
+      #pragma unroll
+      for (int i = 0; i < MOST; i++) {
+        const int n = lane + 32 * i;
+        if (n >= of.n) continue;
+        if (DELTA || !dy.ptr) s[i] = fmaf(k[n], w, s[i]);
+        if (dy.ptr) s[i] *= decay[j];
       }
     }
   }
   if (!mine) return;
+  float* own_factors = factors + border.places[own] * factors_stride;
   #pragma unroll
-  for (int i = 0; i < MOST; i++) if (lane + 32 * i < of.n) state[(lane + 32 * i) * of.p + col] = s[i];
-  if (decays && col == 0 && lane == 0) decays[border.places[own] * decays_stride + head] = all;
+  for (int i = 0; i < MOST; i++) {
+    const int n = lane + 32 * i;
+    if (n >= of.n) continue;
+    if (has_x) state[n * of.p + col] = s[i];
+    else own_factors[(head * of.n + n) * of.n + col - of.p] = s[i];
+  }
+  if (!DELTA && factors && col == 0 && lane == 0) own_factors[head] = all;
 }
 
 // A block's chunk of a head: its rows and factors in shared memory.
@@ -477,13 +499,25 @@ template <bool DELTA> FN void keys(const Scan& of, const float* parts, Mat du, i
   }
 }
 
-ENTRY(256) ssd_pass(Scan of, Mat dy, Border border, float* decays, i64 decays_stride, i32 run) {
-  pass(of, dy, border, decays, decays_stride, run);
+ENTRY(256) ssd_pass(Scan of, Mat dy, Border border, float* factors, i64 factors_stride, i32 run) {
+  pass<false>(of, dy, border, factors, factors_stride, run);
+}
+ENTRY(256) delta_pass(Scan of, Mat dy, Border border, float* factors, i64 factors_stride, i32 run) {
+  pass<true>(of, dy, border, factors, factors_stride, run);
 }
 // `state = decay state + added` of [heads, count], with a decay for each head.
 ENTRY(256) ssd_advance(float* state, const float* decays, const float* added, i64 heads, i64 count) {
   const i64 at = (i64)blockIdx.x * 256 + threadIdx.x;
   if (at < heads * count) state[at] = fmaf(decays[at / count], state[at], added[at]);
+}
+// `after = M before + added` of [heads, n, p], with a matrix [n, n] for each head, or its transpose.
+ENTRY(256) delta_advance(const float* matrices, i32 transposed, const float* before, const float* added, float* after, i64 heads, i64 n, i64 p) {
+  const i64 at = (i64)blockIdx.x * 256 + threadIdx.x, head = at / (n * p), row = at / p % n, col = at % p;
+  if (head >= heads) return;
+  const float* matrix = matrices + head * n * n + (transposed ? row : row * n);
+  float sum = added[at];
+  for (i64 m = 0; m < n; m++) sum = fmaf(matrix[transposed ? m * n : m], before[(head * n + m) * p + col], sum);
+  after[at] = sum;
 }
 ENTRY(256) ssd_forward(Scan of, Mat out, float* state, Border before, float* kept, i32 keeps, float* entering, float* rest, i32 run, i64 first, i64 size) {
   forward<false>(of, out, state, before, kept, keeps, entering, rest, run, first, size);

@@ -9,7 +9,9 @@ use std::rc::Rc;
 
 use fathom_grad::{ConvUse, Ctx, DeltaUse, GatedNormUse, HeadColumns, ParamId, Val};
 
-use crate::spec::{LayerSpec, Own, Sharers, Spec, SplitDimension, StateSpec, SubLayer, SubLayerParams};
+use crate::spec::{
+    LayerSpec, Own, RankExchange, Sharers, Spec, SplitDimension, StateSpec, SubLayer, SubLayerParams,
+};
 use crate::weight::{
     Begins, Cut, InFiles, InputSharing, Kind, LinearParams, Module, Parallel, Projection, StoredRows, Walk,
     WeightSpec,
@@ -177,6 +179,12 @@ impl SubLayer for GatedDelta {
         ranks.check_deal(own, "value heads of a linear attention layer")
     }
 
+    fn passes(&self, ranks: &Sharers) -> Option<RankExchange> {
+        let [q, k, v, _, _, heads] = self.parts().map(|columns| columns / ranks.columns);
+        let (columns, state) = (q + k + v, (v + heads * self.key) * self.key);
+        Some(RankExchange { reach: self.width - 1, columns, state, dealt: columns + 2 * heads + v })
+    }
+
     fn states(&self, ranks: &Sharers) -> Vec<StateSpec> {
         let (columns, heads) = (self.parts()[..3].iter().sum::<usize>(), self.value_heads);
         vec![
@@ -203,7 +211,8 @@ impl SubLayerParams for GatedDeltaParams {
             let u_tc = cx.conv("mixer.out.conv", u_tc, self.conv, None, how);
             let (key_heads, key) = ((of.key_heads / ranks).max(cx.sharers()), of.key);
             let how = DeltaUse { key_heads, key, l2_eps: LENGTH_EPS, beta: of.beta, memory: MEMORY };
-            let o_tv = cx.delta(["mixer.out", "mixer.out.states"], [u_tc, a_th, b_th], self.of_heads, how);
+            let names = ["mixer.out", "mixer.out.states", "mixer.out.began"];
+            let o_tv = cx.delta(names, [u_tc, a_th, b_th], self.of_heads, how);
             cx.to_tokens("mixer.out.own", o_tv, of.value)
         });
         let how = GatedNormUse { gate_first: false, width: of.value, eps: of.eps };

@@ -88,9 +88,10 @@ pub use pool::Pool;
 pub use profile::TERMS;
 pub use profile::{AttentionSizes, Hardware, OpDesc, Portions, Profile, Rates, Sheet, host_share};
 pub use scan::{
-    Conv, ConvBackward, ConvOperands, Delta, DeltaBackward, DeltaOperands, GatedNorm, GatedNormBackward,
-    GatedNormOperands, RunStates, SCAN_CHUNK, SCAN_SPAN, SCAN_STEPS, Ssd, SsdBackward, SsdBegins, SsdEnds,
-    SsdOperands, delta_flops, ssd_flops, state_cols, state_slot,
+    Conv, ConvBackward, ConvOperands, Delta, DeltaAdvance, DeltaBackward, DeltaBegins, DeltaEnds,
+    DeltaOperands, GatedNorm, GatedNormBackward, GatedNormOperands, RunStates, SCAN_CHUNK, SCAN_SPAN,
+    SCAN_STEPS, Ssd, SsdBackward, SsdBegins, SsdEnds, SsdOperands, delta_flops, ssd_flops, state_cols,
+    state_slot,
 };
 pub use share::{Pass, Reader, Share};
 pub use stop::{GivenUp, Revocable};

@@ -24,8 +24,8 @@ use crate::narrow_matmul::NarrowMatMul;
 use crate::pack::{Pack, Unpack};
 use crate::pool::Arena;
 use crate::scan::{
-    Conv, ConvBackward, Delta, DeltaBackward, GatedNorm, GatedNormBackward, Ssd, SsdBackward, SsdBegins,
-    SsdEnds,
+    Conv, ConvBackward, Delta, DeltaAdvance, DeltaBackward, DeltaBegins, DeltaEnds, GatedNorm,
+    GatedNormBackward, Ssd, SsdBackward, SsdBegins, SsdEnds,
 };
 use crate::share::{Reader, Share};
 use crate::spill::Copies;
@@ -477,6 +477,12 @@ pub trait Machine: Send + Sync {
     fn ssd_begins(&self, op: &SsdBegins<'_>, ws: &Tensor);
     /// `state = decays state + added` of f32 [heads, n], with a decay for each head: f32 [1, heads].
     fn ssd_advance(&self, state: &Tensor, decays: &Tensor, added: &Tensor);
+    /// Maps from the states before some runs to those after them.
+    fn delta_ends(&self, op: &DeltaEnds<'_>, ws: &Tensor);
+    /// Gradients that runs add to those of the states before them, with the workspace of [`Machine::delta_backward`].
+    fn delta_begins(&self, op: &DeltaBegins<'_>, ws: &Tensor);
+    /// Applies such a map to a state, or its transpose to a gradient.
+    fn delta_advance(&self, op: &DeltaAdvance<'_>);
     /// Gated DeltaNet.
     fn delta(&self, op: &Delta<'_>, ws: &Tensor);
     /// Gradients of [`Machine::delta`].

@@ -15,8 +15,8 @@ use crate::machine::*;
 use crate::narrow_matmul::NarrowMatMul;
 use crate::pack::{Pack, Unpack};
 use crate::scan::{
-    Conv, ConvBackward, Delta, DeltaBackward, GatedNorm, GatedNormBackward, Ssd, SsdBackward, SsdBegins,
-    SsdEnds,
+    Conv, ConvBackward, Delta, DeltaAdvance, DeltaBackward, DeltaBegins, DeltaEnds, GatedNorm,
+    GatedNormBackward, Ssd, SsdBackward, SsdBegins, SsdEnds,
 };
 use crate::share::{Reader, Share};
 use crate::{Arena, DType, Hardware, MatMul, PackedMatMul, Profile, Tensor};
@@ -272,6 +272,22 @@ impl Machine for Meta {
     }
     fn ssd_advance(&self, state: &Tensor, _: &Tensor, added: &Tensor) {
         self.maps(&[state, added, state]);
+    }
+    fn delta_ends(&self, op: &DeltaEnds<'_>, _: &Tensor) {
+        let moved = bytes(&[op.of.u, op.of.a, op.of.b, op.ends.states, op.matrices]);
+        self.run(Work::MatMul(op.of.border_flops(false) as f64, DType::F32), moved);
+    }
+    fn delta_begins(&self, op: &DeltaBegins<'_>, _: &Tensor) {
+        let moved = bytes(&[op.of.u, op.of.a, op.of.b, op.dout, op.begins.states]);
+        self.run(Work::MatMul(op.of.border_flops(true) as f64, DType::F32), moved);
+    }
+    fn delta_advance(&self, op: &DeltaAdvance<'_>) {
+        let key = op.matrices.cols().isqrt();
+        let flops = 2 * key * op.before.len();
+        self.run(
+            Work::MatMul(flops as f64, DType::F32),
+            bytes(&[op.matrices, op.before, op.added, op.after]),
+        );
     }
     fn delta(&self, op: &Delta<'_>, _: &Tensor) {
         let moved = bytes(&[op.of.u, op.of.a, op.of.b, op.out, op.kept]);

@@ -214,6 +214,8 @@ pub enum OpDesc {
         key: usize,
         /// Columns of a head of v.
         value: usize,
+        /// True if there are states at borders of runs.
+        passes: bool,
         /// True if this is the backward pass.
         backward: bool,
     },

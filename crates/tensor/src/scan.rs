@@ -190,7 +190,7 @@ pub fn ssd_flops(rows: usize, [heads, width, groups, state]: [usize; 4], backwar
 pub struct RunStates<'a> {
     /// The runs that have one.
     pub of: &'a RunPlaces,
-    /// f32 [places, heads x state x width].
+    /// f32 [places, heads x state x width]; of gated DeltaNet [places, heads x key x value].
     pub states: &'a Tensor,
 }
 
@@ -291,15 +291,24 @@ impl DeltaOperands<'_> {
         (self.u.cols() - 2 * self.key_heads * self.key) / self.heads()
     }
 
-    /// Shapes and types of the call.
-    pub fn desc(&self, backward: bool) -> OpDesc {
+    /// Shapes and types of the call; `passes` if there are states at borders of runs.
+    pub fn desc(&self, passes: bool, backward: bool) -> OpDesc {
         let (rows, heads, value) = (self.u.rows(), self.heads(), self.value());
-        OpDesc::Delta { rows, key_heads: self.key_heads, heads, key: self.key, value, backward }
+        OpDesc::Delta { rows, key_heads: self.key_heads, heads, key: self.key, value, passes, backward }
     }
 
     /// FLOPs of the products of a pass.
     pub fn flops(&self, backward: bool) -> u64 {
         delta_flops(self.u.rows(), [self.key_heads, self.heads(), self.key, self.value()], backward)
+    }
+
+    /// FLOPs of the products of [`DeltaEnds`], or of [`DeltaBegins`].
+    pub fn border_flops(&self, backward: bool) -> u64 {
+        let (chunk, [heads, key]) = (SCAN_CHUNK / 2, [self.heads(), self.key]);
+        let wide = heads * if backward { self.value() } else { self.value() + key };
+        let products = if backward { 3 } else { 2 };
+        let per_row = products * (chunk * self.key_heads * key + 2 * key * wide) + chunk * wide;
+        (self.u.rows() * per_row) as u64
     }
 }
 
@@ -312,11 +321,51 @@ pub fn delta_flops(rows: usize, [key_heads, heads, key, value]: [usize; 4], back
     (rows * per_row) as u64
 }
 
+/// The map from the state before a run to that after it: `M S + ends` per head, with M the product of its rows'
+/// `e^g (1 - step k k^T)`.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaEnds<'a> {
+    /// Operands of gated DeltaNet.
+    pub of: DeltaOperands<'a>,
+    /// The states after runs that begin with zero; written.
+    pub ends: RunStates<'a>,
+    /// f32 [places, heads x key x key]: M of each head; written.
+    pub matrices: &'a Tensor,
+}
+
+/// Gradients of the states before runs, by their rows alone.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaBegins<'a> {
+    /// Operands of gated DeltaNet.
+    pub of: DeltaOperands<'a>,
+    /// [t, heads x value].
+    pub dout: &'a Tensor,
+    /// The gradients; written.
+    pub begins: RunStates<'a>,
+}
+
+/// A state after a run, or the gradient of one before it: `M before + added` per head, or `M^T before + added`.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaAdvance<'a> {
+    /// f32 [heads, key x key].
+    pub matrices: &'a Tensor,
+    /// Whether they are transposed.
+    pub transposed: bool,
+    /// f32 [heads, key x value].
+    pub before: &'a Tensor,
+    /// Like `before`.
+    pub added: &'a Tensor,
+    /// Like `before`; written.
+    pub after: &'a Tensor,
+}
+
 /// Gated DeltaNet, forward.
 #[derive(Clone, Copy, Debug)]
 pub struct Delta<'a> {
     /// Operands.
     pub of: DeltaOperands<'a>,
+    /// The states before runs that do not begin with zero, in a training step.
+    pub before: Option<RunStates<'a>>,
     /// In generation, for each run: f32 [heads, key x value], the state before it, of each head `key` rows of `value`.
     /// Replaced by the state after it.
     pub states: &'a [Tensor],
@@ -331,6 +380,10 @@ pub struct Delta<'a> {
 pub struct DeltaBackward<'a> {
     /// Operands of the forward pass.
     pub of: DeltaOperands<'a>,
+    /// The states that the forward pass began with.
+    pub before: Option<RunStates<'a>>,
+    /// The gradients of the states after runs, where they are not zero.
+    pub after: Option<RunStates<'a>>,
     /// The states that the forward pass wrote.
     pub kept: &'a Tensor,
     /// [t, heads x value].

@@ -13,6 +13,7 @@ mod fill;
 mod losses;
 mod narrow;
 mod operands;
+mod optimizer;
 mod panels;
 mod products;
 mod scanning;
@@ -27,16 +28,16 @@ use fathom_tensor::choice::{Choose, LeaveOut};
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias,
-    BlockFormat, Combine, CombineBackward, Conv, ConvBackward, CrossEntropy, DType, Delta, DeltaBackward,
-    Dispatch, Divergence, Dropout, Embed, GatedNorm, GatedNormBackward, GroupedMatMul, GroupedWeight,
-    InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, Pack, PackPages, PackedMatMul,
-    Packing, ProductTerm, Profile, Rates, Reader, Rope, RopeTable, RoundWeights, Route, RouteBackward,
-    RouterLosses, RowDistance, Share, SinksBackward, Ssd, SsdBackward, SsdBegins, SsdEnds, StepScale, Tensor,
-    Unpack, moments,
+    BlockFormat, Combine, CombineBackward, Conv, ConvBackward, CrossEntropy, DType, Delta, DeltaAdvance,
+    DeltaBackward, DeltaBegins, DeltaEnds, Dispatch, Divergence, Dropout, Embed, GatedNorm,
+    GatedNormBackward, GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul,
+    Norm, NormBackward, Pack, PackPages, PackedMatMul, Packing, ProductTerm, Profile, Rates, Reader, Rope,
+    RopeTable, RoundWeights, Route, RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, Ssd,
+    SsdBackward, SsdBegins, SsdEnds, StepScale, Tensor, Unpack,
 };
 
 pub use cpu::Cpu;
-use operands::{elem, expect, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, words};
+use operands::{expect, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, words};
 pub use panels::PackedPanels;
 pub use sheet::profile;
 use sheet::workspace;
@@ -484,6 +485,18 @@ impl Machine for Cpu {
         scanning::ssd_advance(self, state, decays, added);
     }
 
+    fn delta_ends(&self, op: &DeltaEnds<'_>, ws: &Tensor) {
+        scanning::delta_ends(self, op, ws);
+    }
+
+    fn delta_begins(&self, op: &DeltaBegins<'_>, ws: &Tensor) {
+        scanning::delta_begins(self, op, ws);
+    }
+
+    fn delta_advance(&self, op: &DeltaAdvance<'_>) {
+        scanning::delta_advance(self, op);
+    }
+
     fn delta(&self, op: &Delta<'_>, ws: &Tensor) {
         scanning::delta(self, op, ws);
     }
@@ -549,38 +562,7 @@ impl Machine for Cpu {
     }
 
     fn adamw(&self, op: &AdamW<'_>) {
-        for (what, tensor) in [("m", op.m), ("v", op.v.unwrap_or(op.m)), ("grad", op.grad)] {
-            expect("adamw", what, tensor, op.param.shape());
-        }
-        assert!(op.v.is_none_or(|v| v.dtype() == op.m.dtype()), "adamw: m {:?}, v {:?}", op.m, op.v);
-        let updates = i32s(op.updates)[0];
-        let scales = operands::codes(op);
-        let correction = |beta: f32| (1.0 - f64::from(beta).powi(updates)) as f32;
-        let call = elementwise::AdamW {
-            count: op.param.len(),
-            elem: elem(op.param.dtype()),
-            param: operands::start_mut(op.param),
-            master: op.master.map_or(std::ptr::null_mut(), f32s_mut),
-            moments: scales.map_or_else(|| elem(op.m.dtype()), |_| Elem::F32),
-            scales,
-            keys: [false, true].map(|second| moments::key(op.key, updates, second)),
-            weight_key: moments::weight_key(op.key, updates),
-            first: op.first,
-            m: operands::start_mut(op.m),
-            v: op.v.map_or(std::ptr::null_mut(), operands::start_mut),
-            grad: f32s_mut(op.grad),
-            scale: f32s_mut(op.scale),
-            skip: f32s_mut(op.skip),
-            lr: op.lr,
-            beta1: op.beta1,
-            beta2: op.beta2,
-            eps: op.eps,
-            weight_decay: op.weight_decay,
-            correction1: correction(op.beta1),
-            correction2: correction(op.beta2),
-        };
-        // SAFETY: see the module.
-        unsafe { elementwise::adamw(self.place(), &call) }
+        optimizer::adamw(self, op);
     }
 
     fn round_weights(&self, op: &RoundWeights<'_>) {

@@ -2,9 +2,9 @@
 #![allow(unsafe_code)]
 
 use fathom_tensor::{
-    Conv, ConvBackward, ConvOperands, DType, Delta, DeltaBackward, DeltaOperands, DocumentRun, DocumentRuns,
-    GatedNorm, GatedNormBackward, GatedNormOperands, RunStates, Ssd, SsdBackward, SsdBegins, SsdEnds,
-    SsdOperands, Tensor,
+    Conv, ConvBackward, ConvOperands, DType, Delta, DeltaAdvance, DeltaBackward, DeltaBegins, DeltaEnds,
+    DeltaOperands, DocumentRun, DocumentRuns, GatedNorm, GatedNormBackward, GatedNormOperands, RunStates,
+    Ssd, SsdBackward, SsdBegins, SsdEnds, SsdOperands, Tensor,
 };
 
 use super::cpu::Cpu;
@@ -147,13 +147,13 @@ fn ssd_operands<'a>(of: &SsdOperands<'a>, states: &[Tensor]) -> scan::Operands<'
     }
 }
 
-/// States at borders of runs.
+/// States at borders of runs: `[heads, rows, columns]` of a state.
 #[track_caller]
-fn run_states<'a>(of: Option<&RunStates<'a>>, sizes: &scan::Sizes) -> scan::RunStates<'a> {
+fn run_states<'a>(of: Option<&RunStates<'a>>, [heads, n, p]: [usize; 3]) -> scan::RunStates<'a> {
     let Some(RunStates { of, states }) = of else { return scan::RunStates::NONE };
-    expect("ssd", "states of runs", states, [states.rows(), sizes.heads * sizes.state * sizes.width]);
+    expect("a scan", "states of runs", states, [states.rows(), heads * n * p]);
     let places = of.places.iter().flatten().all(|place| *place < states.rows());
-    assert!(places && states.dtype() == DType::F32, "ssd: {:?} in {states:?}", of.places);
+    assert!(places && states.dtype() == DType::F32, "a scan: {:?} in {states:?}", of.places);
     let rows = mat_mut(states);
     scan::RunStates { places: &of.places, first: rows.ptr.cast(), stride: rows.stride }
 }
@@ -162,7 +162,7 @@ fn run_states<'a>(of: Option<&RunStates<'a>>, sizes: &scan::Sizes) -> scan::RunS
 #[track_caller]
 pub fn ssd_ends(cpu: &Cpu, op: &SsdEnds<'_>, ws: &Tensor) {
     let of = ssd_operands(&op.of, &[]);
-    let ends = run_states(Some(&op.ends), &of.sizes);
+    let ends = run_states(Some(&op.ends), of.sizes.of_state());
     expect("ssd_ends", "decays", op.decays, [op.ends.states.rows(), of.sizes.heads]);
     assert!(op.decays.dtype() == DType::F32, "ssd_ends: decays {:?}", op.decays);
     let decays = mat_mut(op.decays);
@@ -179,7 +179,7 @@ pub fn ssd_begins(cpu: &Cpu, op: &SsdBegins<'_>, ws: &Tensor) {
     let call = scan::Backward {
         of,
         borders: [scan::RunStates::NONE; 2],
-        begins: run_states(Some(&op.begins), &of.sizes),
+        begins: run_states(Some(&op.begins), of.sizes.of_state()),
         kept: std::ptr::null(),
         dy: mat(op.dy),
         du: None,
@@ -208,7 +208,7 @@ pub fn ssd(cpu: &Cpu, op: &Ssd<'_>, ws: &Tensor) {
     let size = of.sizes.heads * of.sizes.state * of.sizes.width;
     expect("ssd", "kept", op.kept, [op.of.u.rows(), fathom_tensor::state_cols(size)]);
     let states: Vec<*mut f32> = op.states.iter().map(f32s_mut).collect();
-    let before = run_states(op.before.as_ref(), &of.sizes);
+    let before = run_states(op.before.as_ref(), of.sizes.of_state());
     let call = scan::Forward { of, states: &states, before, y: mat_mut(op.y), kept: f32s_mut(op.kept) };
     // SAFETY: see the module of the machine; the scratch has the bytes given by the profile.
     unsafe { scan::forward(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
@@ -226,7 +226,7 @@ pub fn ssd_backward(cpu: &Cpu, op: &SsdBackward<'_>, ws: &Tensor) {
     }
     let call = scan::Backward {
         of,
-        borders: [&op.before, &op.after].map(|border| run_states(border.as_ref(), &of.sizes)),
+        borders: [&op.before, &op.after].map(|border| run_states(border.as_ref(), of.sizes.of_state())),
         begins: scan::RunStates::NONE,
         kept: f32s(op.kept).as_ptr(),
         dy: mat(op.dy),
@@ -257,7 +257,7 @@ fn delta_operands<'a>(of: &DeltaOperands<'a>, states: &[Tensor]) -> scan::DeltaO
     let limit = [0.0, f32::INFINITY];
     let (raw, a_log, bias) = (mat(of.a), f32s(of.a_log), f32s(of.dt_bias));
     scan::DeltaOperands {
-        sizes: scan::DeltaSizes { key_heads, heads, key, value },
+        sizes: scan::DeltaSizes { key_heads, heads, key, value, further: 0 },
         u: mat(of.u),
         steps: scan::Steps { raw, a_log, bias, limit },
         b: mat(of.b),
@@ -265,6 +265,56 @@ fn delta_operands<'a>(of: &DeltaOperands<'a>, states: &[Tensor]) -> scan::DeltaO
         beta: of.beta,
         runs: runs("delta", of.documents, of.u, states),
     }
+}
+
+/// See [`fathom_tensor::Machine::delta_ends`].
+#[track_caller]
+pub fn delta_ends(cpu: &Cpu, op: &DeltaEnds<'_>, ws: &Tensor) {
+    let of = delta_operands(&op.of, &[]);
+    let scan::DeltaSizes { heads, key, .. } = of.sizes;
+    let ends = run_states(Some(&op.ends), of.sizes.of_state());
+    let matrices = RunStates { of: op.ends.of, states: op.matrices };
+    let matrices = run_states(Some(&matrices), [heads, key, key]);
+    let of = scan::DeltaOperands { sizes: scan::DeltaSizes { further: key, ..of.sizes }, ..of };
+    let call = scan::DeltaEnds { of, ends, matrices };
+    // SAFETY: see the module of the machine; the scratch has the bytes given by the profile.
+    unsafe { scan::delta_ends(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
+}
+
+/// See [`fathom_tensor::Machine::delta_begins`].
+#[track_caller]
+pub fn delta_begins(cpu: &Cpu, op: &DeltaBegins<'_>, ws: &Tensor) {
+    let of = delta_operands(&op.of, &[]);
+    expect("delta_begins", "dout", op.dout, [op.of.u.rows(), of.sizes.heads * of.sizes.value]);
+    let call = scan::DeltaBackward {
+        of,
+        borders: [scan::RunStates::NONE; 2],
+        begins: run_states(Some(&op.begins), of.sizes.of_state()),
+        kept: std::ptr::null(),
+        dout: mat(op.dout),
+        du: None,
+        da: None,
+        db: None,
+        dweights: [None; 2],
+    };
+    // SAFETY: see the module of the machine; the scratch has the bytes given by the profile.
+    unsafe { scan::delta_backward(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
+}
+
+/// See [`fathom_tensor::Machine::delta_advance`].
+#[track_caller]
+pub fn delta_advance(cpu: &Cpu, op: &DeltaAdvance<'_>) {
+    let ([heads, cols], key) = (op.before.shape(), op.matrices.cols().isqrt());
+    expect("delta_advance", "matrices", op.matrices, [heads, key * key]);
+    assert!(cols.is_multiple_of(key), "delta_advance: states {:?}, {key} columns of keys", op.before);
+    expect("delta_advance", "what is added", op.added, op.before.shape());
+    expect("delta_advance", "states after runs", op.after, op.before.shape());
+    let sizes = scan::DeltaSizes { key_heads: heads, heads, key, value: cols / key, further: 0 };
+    let (matrices, before, added) = (f32s(op.matrices), f32s(op.before), f32s(op.added));
+    let (transposed, after) = (op.transposed, f32s_mut(op.after));
+    let call = scan::DeltaAdvance { sizes, matrices, transposed, before, added, after };
+    // SAFETY: see the module of the machine; the extents were checked.
+    unsafe { scan::delta_advance(&cpu.threads, cpu.isa, &call) }
 }
 
 /// See [`fathom_tensor::Machine::delta`].
@@ -276,7 +326,9 @@ pub fn delta(cpu: &Cpu, op: &Delta<'_>, ws: &Tensor) {
     let cols = fathom_tensor::state_cols(heads * key * value);
     expect("delta", "kept", op.kept, [op.of.u.rows(), cols]);
     let states: Vec<*mut f32> = op.states.iter().map(f32s_mut).collect();
-    let call = scan::DeltaForward { of, states: &states, out: mat_mut(op.out), kept: f32s_mut(op.kept) };
+    let before = run_states(op.before.as_ref(), of.sizes.of_state());
+    let (out, kept) = (mat_mut(op.out), f32s_mut(op.kept));
+    let call = scan::DeltaForward { of, states: &states, before, out, kept };
     // SAFETY: see the module of the machine; the scratch has the bytes given by the profile.
     unsafe { scan::delta_forward(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
 }
@@ -296,6 +348,8 @@ pub fn delta_backward(cpu: &Cpu, op: &DeltaBackward<'_>, ws: &Tensor) {
     }
     let call = scan::DeltaBackward {
         of,
+        borders: [&op.before, &op.after].map(|border| run_states(border.as_ref(), of.sizes.of_state())),
+        begins: scan::RunStates::NONE,
         kept: f32s(op.kept).as_ptr(),
         dout: mat(op.dout),
         du: op.du.map(mat_mut),

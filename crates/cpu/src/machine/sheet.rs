@@ -53,8 +53,9 @@ pub(super) fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
                 scan::bytes_forward(profile.threads, &sizes)
             }
         }
-        OpDesc::Delta { rows, key_heads, heads, key, value, backward } => {
-            let sizes = scan::DeltaSizes { key_heads, heads, key, value };
+        OpDesc::Delta { rows, key_heads, heads, key, value, passes, backward } => {
+            let further = if passes && !backward { key } else { 0 };
+            let sizes = scan::DeltaSizes { key_heads, heads, key, value, further };
             if backward {
                 scan::delta_bytes_backward(profile.threads, &sizes, rows)
             } else {

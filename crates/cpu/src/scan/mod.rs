@@ -30,8 +30,8 @@ use fathom_tensor::{DocumentRun, SCAN_CHUNK};
 pub use backward::{backward, bytes_backward};
 pub use decays::Steps;
 pub use delta::{
-    DeltaBackward, DeltaForward, DeltaOperands, DeltaSizes, delta_backward, delta_bytes_backward,
-    delta_bytes_forward, delta_forward,
+    DeltaAdvance, DeltaBackward, DeltaEnds, DeltaForward, DeltaOperands, DeltaSizes, delta_advance,
+    delta_backward, delta_bytes_backward, delta_bytes_forward, delta_ends, delta_forward,
 };
 pub use forward::{Ends, Forward, advance, bytes_forward, ends, forward};
 
@@ -64,6 +64,11 @@ pub struct Sizes {
 }
 
 impl Sizes {
+    /// Heads, rows and columns of a state.
+    pub fn of_state(&self) -> [usize; 3] {
+        [self.heads, self.state, self.width]
+    }
+
     /// Columns of x.
     fn inner(&self) -> usize {
         self.heads * self.width
@@ -123,7 +128,8 @@ pub struct Operands<'a> {
     pub runs: &'a [DocumentRun],
 }
 
-/// States at borders of runs, or their gradients: f32 `[heads, state * width]`, a row for each place.
+/// States at borders of runs, or their gradients: f32 `[heads, state * width]`, of gated DeltaNet `[heads, key * value]`, a row for each
+/// place.
 #[derive(Clone, Copy, Debug)]
 pub struct RunStates<'a> {
     /// The place of each run; or empty.

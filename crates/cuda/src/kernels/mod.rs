@@ -56,7 +56,10 @@ pub use optimizer::{adamw, step_scale};
 pub use plain::{add, add_bias, copy, multiply, rsqrt, scale, softcap, transpose, zero};
 pub use rope::{rope, rope_table};
 pub use sample::{choose, dropout, jitter, leave_out, random_uniform};
-pub use scan::{delta, delta_backward, ssd, ssd_advance, ssd_backward, ssd_begins, ssd_ends};
+pub use scan::{
+    delta, delta_advance, delta_backward, delta_begins, delta_ends, ssd, ssd_advance, ssd_backward,
+    ssd_begins, ssd_ends,
+};
 pub use sums::{bias_backward, sum, sum_squares, sum_squares_slots};
 pub use table::{Entry, HEADERS, SOURCES, Source};
 

@@ -2,8 +2,9 @@
 
 use fathom_tensor::gpu::ScanScratch;
 use fathom_tensor::{
-    DType, Delta, DeltaBackward, DeltaOperands, DocumentRun, DocumentRuns, OpDesc, RunStates, SCAN_CHUNK,
-    SCAN_SPAN, Ssd, SsdBackward, SsdBegins, SsdEnds, SsdOperands, Tensor, state_cols,
+    DType, Delta, DeltaAdvance, DeltaBackward, DeltaBegins, DeltaEnds, DeltaOperands, DocumentRun,
+    DocumentRuns, OpDesc, RunStates, SCAN_CHUNK, SCAN_SPAN, Ssd, SsdBackward, SsdBegins, SsdEnds,
+    SsdOperands, Tensor, state_cols,
 };
 
 use super::Entry;
@@ -24,6 +25,7 @@ struct Entries {
     reverse: Entry,
     gradients: Entry,
     keys: Entry,
+    pass: Entry,
 }
 
 const SSD: Entries = Entries {
@@ -31,6 +33,7 @@ const SSD: Entries = Entries {
     reverse: scan::ssd_reverse,
     gradients: scan::ssd_gradients,
     keys: scan::ssd_keys,
+    pass: scan::ssd_pass,
 };
 
 const DELTA: Entries = Entries {
@@ -38,6 +41,7 @@ const DELTA: Entries = Entries {
     reverse: scan::delta_reverse,
     gradients: scan::delta_gradients,
     keys: scan::delta_keys,
+    pass: scan::delta_pass,
 };
 
 /// Operands of either, as kernels read them.
@@ -96,7 +100,7 @@ impl<'a> Scan<'a> {
             limit: [0.0, f32::INFINITY],
             eps: of.eps,
             beta: of.beta,
-            backward: of.desc(true),
+            backward: of.desc(false, true),
         }
         .checked("delta")
     }
@@ -149,26 +153,35 @@ impl<'a> Scan<'a> {
         [of.table.address(), start_mut(states), states.stride() as u64]
     }
 
-    /// The states after runs, with the products of their decays, or with `dy` the gradients of those before them.
+    /// The states after runs, with the products of their decays or their matrices, or with `dy` the gradients of those before them.
     #[track_caller]
-    fn pass(&self, dy: Option<&Tensor>, states: RunStates<'_>, decays: Option<&Tensor>) -> Vec<Launch> {
-        let (decays, stride) = decays.map_or((0, 0), |decays| (start_mut(decays), decays.stride()));
+    fn pass(&self, dy: Option<&Tensor>, states: RunStates<'_>, factors: Option<&Tensor>) -> Vec<Launch> {
+        let [_, heads, n, p] = self.sizes;
+        let corrects = self.betas.is_some();
+        if let Some(factors) = factors {
+            let of_head = if corrects { n * n } else { 1 };
+            expect("a scan", "factors of runs", factors, [states.states.rows(), heads * of_head]);
+            assert!(factors.dtype() == DType::F32, "a scan: factors of runs are f32, not {factors:?}");
+        }
+        let columns = if corrects && dy.is_none() { p + n } else { p };
+        let (factors, stride) = factors.map_or((0, 0), |factors| (start_mut(factors), factors.stride()));
         let launch = |run: usize| {
             let args = match dy {
                 Some(dy) => self.args().mat(dy),
                 None => self.args().raw_mat(0, 0, 0),
             };
-            let args = args.structure(&self.border(Some(states))).address(decays).long(stride).int(run);
-            self.by_rows(scan::ssd_pass, RUNS.min(self.documents.runs.len() - run), args)
+            let args = args.structure(&self.border(Some(states))).address(factors).long(stride).int(run);
+            let runs = RUNS.min(self.documents.runs.len() - run);
+            self.by_rows(self.entries.pass, (columns, runs), args)
         };
         (0..self.documents.runs.len()).step_by(RUNS).map(launch).collect()
     }
 
     /// Blocks of the kernels that go row by row, with their shared memory.
     #[track_caller]
-    fn by_rows(&self, entry: Entry, parts: usize, args: Args) -> Launch {
-        let [_, heads, n, p] = self.sizes;
-        Launch::on(entry, [heads * p.div_ceil(8), parts], 8 * TILE * n, args)
+    fn by_rows(&self, entry: Entry, (columns, parts): (usize, usize), args: Args) -> Launch {
+        let [_, heads, n, _] = self.sizes;
+        Launch::on(entry, [heads * columns.div_ceil(8), parts], 8 * TILE * n, args)
     }
 
     #[track_caller]
@@ -189,7 +202,7 @@ impl<'a> Scan<'a> {
             let args = self.args().out(out).address(state).structure(&self.border(before));
             let args = args.address(kept).flag(state == 0).address(0).address(0);
             let args = args.int(first.0).long(first.1.rows.start).long(1 << 40);
-            self.by_rows(self.entries.forward, count, args)
+            self.by_rows(self.entries.forward, (p, count), args)
         };
         if states.is_empty() {
             let begin = runs.iter().all(|run| run.offset == 0);
@@ -226,14 +239,14 @@ impl<'a> Scan<'a> {
             let args = self.args().raw_mat(0, 0, 0).address(0).structure(&self.border(op.borders[0]));
             let args = args.plain(op.kept, DType::F32).flag(false);
             let args = args.address(at(parts.entering)).address(rest).int(run).long(first).long(SCAN_SPAN);
-            launches.push(self.by_rows(self.entries.forward, spans, args));
+            launches.push(self.by_rows(self.entries.forward, (p, spans), args));
             let [after, before] = [turn, 1 - turn].map(|half_of| at(parts.carried) + half_of * half);
             turn = 1 - turn;
             let args =
                 self.args().mat(op.dy).address(at(parts.leaving)).address(at(parts.added)).address(after);
             let args = args.address(before).structure(&self.border(op.borders[1]));
             let args = args.int(run).long(first).long(last);
-            launches.push(self.by_rows(self.entries.reverse, runs, args));
+            launches.push(self.by_rows(self.entries.reverse, (p, runs), args));
             let args = self.args().mat(op.dy).address(at(parts.entering)).address(at(parts.leaving));
             let args = args.address(rest).address(at(parts.added)).out_if(op.du).out_if(op.dsteps);
             let args =
@@ -362,15 +375,41 @@ pub fn ssd_advance(state: &Tensor, decays: &Tensor, added: &Tensor) -> Launch {
 /// Gated DeltaNet.
 #[track_caller]
 pub fn delta(op: &Delta<'_>) -> Vec<Launch> {
-    Scan::delta(&op.of).forward(op.states, None, op.out, op.kept)
+    Scan::delta(&op.of).forward(op.states, op.before, op.out, op.kept)
 }
 
 /// Its gradients.
 #[track_caller]
 pub fn delta_backward(op: &DeltaBackward<'_>, ws: &Tensor, scratch: Scratch) -> Vec<Launch> {
-    let &DeltaBackward { ref of, kept, dout: dy, du, da, db, ref dweights } = op;
-    let of_op = Gradients { borders: [None; 2], kept, dy, du, dsteps: da, dbetas: db, dweights };
+    let &DeltaBackward { ref of, before, after, kept, dout: dy, du, da, db, ref dweights } = op;
+    let of_op = Gradients { borders: [before, after], kept, dy, du, dsteps: da, dbetas: db, dweights };
     Scan::delta(of).backward(&of_op, ws, scratch)
+}
+
+/// The maps of runs: the state that each makes of zero, and its matrix.
+#[track_caller]
+pub fn delta_ends(op: &DeltaEnds<'_>) -> Vec<Launch> {
+    Scan::delta(&op.of).pass(None, op.ends, Some(op.matrices))
+}
+
+/// The gradients of the states before runs, from the runs' own results.
+#[track_caller]
+pub fn delta_begins(op: &DeltaBegins<'_>) -> Vec<Launch> {
+    Scan::delta(&op.of).pass(Some(op.dout), op.begins, None)
+}
+
+/// `after = M before + added`.
+#[track_caller]
+pub fn delta_advance(op: &DeltaAdvance<'_>) -> Launch {
+    let ([heads, cols], key) = (op.before.shape(), op.matrices.cols().isqrt());
+    expect("delta_advance", "matrices", op.matrices, [heads, key * key]);
+    for (what, tensor) in [("what is added", op.added), ("states after runs", op.after)] {
+        expect("delta_advance", what, tensor, op.before.shape());
+    }
+    let args = Args::new().plain(op.matrices, DType::F32).flag(op.transposed).plain(op.before, DType::F32);
+    let args = args.plain(op.added, DType::F32).address(start_mut(op.after));
+    let args = args.long(heads).long(key).long(cols / key);
+    Launch::new(scan::delta_advance, op.before.len().div_ceil(256), args)
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ kernels! {
     gated { gated_norm 256, gated_norm_backward 256, gated_norm_chunks 256 }
     scan {
         ssd_forward 256 may_spill, ssd_reverse 256 may_spill, ssd_gradients 256 may_spill, ssd_keys 256, ssd_pass 256 may_spill, ssd_advance 256,
-        delta_forward 256 may_spill, delta_reverse 256 may_spill, delta_gradients 256 may_spill, delta_keys 256,
+        delta_forward 256 may_spill, delta_reverse 256 may_spill, delta_gradients 256 may_spill, delta_keys 256, delta_pass 256 may_spill, delta_advance 256,
     }
     activate { activate 256, activate_backward 256, clamped 256, clamped_backward 256 }
     rope { rope_table 256, rope 256 }

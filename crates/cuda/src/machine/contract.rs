@@ -7,11 +7,11 @@ use fathom_tensor::choice::{self, Choose, LeaveOut};
 use fathom_tensor::spill::Copies;
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
-    CombineBackward, Conv, ConvBackward, CrossEntropy, Delta, DeltaBackward, Dispatch, Divergence, Dropout,
-    Embed, GatedNorm, GatedNormBackward, GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine,
-    MatMul, NarrowMatMul, Norm, NormBackward, Pack, Profile, Reader, Rope, RopeTable, Route, RouteBackward,
-    RouterLosses, RowDistance, Share, SinksBackward, Ssd, SsdBackward, SsdBegins, SsdEnds, StepScale, Tensor,
-    Unpack,
+    CombineBackward, Conv, ConvBackward, CrossEntropy, Delta, DeltaAdvance, DeltaBackward, DeltaBegins,
+    DeltaEnds, Dispatch, Divergence, Dropout, Embed, GatedNorm, GatedNormBackward, GroupedMatMul,
+    GroupedWeight, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, Pack, Profile,
+    Reader, Rope, RopeTable, Route, RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, Ssd,
+    SsdBackward, SsdBegins, SsdEnds, StepScale, Tensor, Unpack,
 };
 
 use super::Cuda;
@@ -269,6 +269,18 @@ impl Machine for Cuda {
 
     fn ssd_advance(&self, state: &Tensor, decays: &Tensor, added: &Tensor) {
         self.run(&kernels::ssd_advance(state, decays, added));
+    }
+
+    fn delta_ends(&self, op: &DeltaEnds<'_>, _ws: &Tensor) {
+        self.run_all(&kernels::delta_ends(op));
+    }
+
+    fn delta_begins(&self, op: &DeltaBegins<'_>, _ws: &Tensor) {
+        self.run_all(&kernels::delta_begins(op));
+    }
+
+    fn delta_advance(&self, op: &DeltaAdvance<'_>) {
+        self.run(&kernels::delta_advance(op));
     }
 
     fn delta(&self, op: &Delta<'_>, _ws: &Tensor) {

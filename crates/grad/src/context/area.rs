@@ -79,8 +79,14 @@ pub struct LayoutSizes<'a> {
     /// Keeps documents on few ranks to reduce transfers, if set: the work of a token apart from attention, in pairs.
     /// Without it, all ranks have some of every document.
     pub dynamic: Option<u64>,
-    /// Most pieces of a rank, if states are passed between them: chunks are not halved beyond that.
+    /// Most ranges of a rank that share documents with others, if states are passed between them: chunks are not halved, and documents
+    /// not kept on few ranks, beyond that.
     pub pieces: Option<usize>,
+}
+
+/// The document that has tokens on both sides of a border of the stream.
+pub(super) fn across(docs: &[Range<usize>], border: usize) -> Option<&Range<usize>> {
+    docs[docs.partition_point(|doc| doc.end <= border)..].first().filter(|doc| doc.start < border)
 }
 
 /// Pairs of some queries of the document that begins at `start`, over all windows.

@@ -9,7 +9,8 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use super::area::{LayoutSizes, area_of};
+use super::area::{LayoutSizes, across, area_of};
+use super::part::StreamPart;
 
 /// Accepted relative excess of work over the mean, for the sake of fewer transfers.
 const TOLERATED: f64 = 0.02;
@@ -66,13 +67,13 @@ struct Dealer<'a> {
     area: u64,
 }
 
-/// The ranges of each rank, and the relative excess of the fullest rank's work over the mean. A token is as much work
-/// as `token` pairs.
+/// The ranges of each rank; `None` if ranks would share documents in more pieces than are possible. A token is as much work as `token`
+/// pairs.
 pub(super) fn deal(
     docs: &[Range<usize>],
     cut: &LayoutSizes<'_>,
     token: u64,
-) -> (Vec<Vec<Range<usize>>>, f64) {
+) -> Option<Vec<Vec<Range<usize>>>> {
     let mut parts = Vec::new();
     let mut end = 0;
     for doc in docs.iter().filter(|doc| !doc.is_empty()) {
@@ -85,20 +86,27 @@ pub(super) fn deal(
     parts.sort_by_key(|(rows, area)| (Reverse(*area), rows.start));
     let area = parts.iter().map(|(_, area)| area).sum();
     let dealer = Dealer { cut, parts, area };
-    let mut best: Option<(Vec<Hand>, f64)> = None;
+    let mut best: Option<(Vec<Vec<Range<usize>>>, f64)> = None;
+    let shared = |rows: &[Range<usize>]| {
+        rows.iter().filter(|rows| [rows.start, rows.end].iter().any(|at| across(docs, *at).is_some())).count()
+    };
     // In the end no document exceeds a thousandth of the mean.
     for halvings in 0..10 {
         let hands = dealer.deal(1 << halvings);
         let excess = dealer.excess(&hands, token);
+        let ranks = hands.into_iter().map(|hand| StreamPart::new(hand.rows).ranges().to_vec());
+        let ranks: Vec<Vec<Range<usize>>> = ranks.collect();
+        if cut.pieces.is_some_and(|most| ranks.iter().any(|rows| shared(rows) > most)) {
+            continue;
+        }
         if best.as_ref().is_none_or(|(_, least)| excess < *least) {
-            best = Some((hands, excess));
+            best = Some((ranks, excess));
         }
         if best.as_ref().is_some_and(|(_, least)| *least <= TOLERATED) {
             break;
         }
     }
-    let (hands, excess) = best.unwrap_or_default();
-    (hands.into_iter().map(|hand| hand.rows).collect(), excess)
+    best.map(|(ranks, _)| ranks)
 }
 
 impl Dealer<'_> {

@@ -61,10 +61,7 @@ impl ContextLayout {
         assert!(ascend, "context: documents {docs:?} of {tokens} tokens");
         let ranks = match cut.dynamic {
             _ if cp == 1 => vec![whole(tokens)],
-            Some(token) => {
-                let (hands, _) = dynamic::deal(docs, cut, token);
-                hands.into_iter().map(|rows| StreamPart::new(rows).ranges().to_vec()).collect()
-            }
+            Some(token) => dynamic::deal(docs, cut, token).unwrap_or_else(|| balance(docs, cut)),
             None => balance(docs, cut),
         };
         Ok(ContextLayout { tokens, docs: docs.to_vec(), ranks, dynamic: cut.dynamic.is_some() })

@@ -1,5 +1,7 @@
 //! The pieces of a stream that ranks have, for operations that read rows in order and pass states from piece to piece.
 //!
+//! A piece has tokens of documents that other ranks have tokens of too; a range of whole documents is none.
+//!
 //! A run is the rows of one document in a piece. A document that spans pieces has one run in each, and the state before a run is what
 //! the runs before it make of zero, in the order of the stream, on whichever ranks they are. Gradients of states go the other way.
 
@@ -8,6 +10,7 @@ use std::ops::Range;
 use fathom_tensor::mesh::Group;
 use fathom_tensor::{Device, DocumentRun, DocumentRuns, RunPlaces};
 
+use super::area::across;
 use super::layout::ContextLayout;
 use super::part::StreamPart;
 
@@ -120,18 +123,19 @@ fn runs(layout: &ContextLayout, rank: usize) -> Vec<DocumentRun> {
 
 /// All pieces, in the order of the stream.
 fn all(layout: &ContextLayout) -> Vec<Piece> {
-    let docs = layout.docs();
-    let at = |token: usize| docs[docs.partition_point(|doc| doc.end <= token)..].first();
-    let across = |border: usize| at(border).filter(|doc| doc.start < border).cloned();
+    let border = |at: usize| across(layout.docs(), at).cloned();
     let of_rank = |rank: usize| {
-        let piece = move |(place, tokens): (usize, &Range<usize>)| Piece {
+        let borders =
+            layout.ranges(rank).iter().map(|tokens| (tokens, border(tokens.start), border(tokens.end)));
+        let shared = borders.filter(|(_, enters, leaves)| enters.is_some() || leaves.is_some());
+        let piece = |(place, (tokens, enters, leaves)): (usize, (&Range<usize>, _, _))| Piece {
             rank,
             place,
             tokens: tokens.clone(),
-            enters: across(tokens.start),
-            leaves: across(tokens.end),
+            enters,
+            leaves,
         };
-        layout.ranges(rank).iter().enumerate().map(piece).collect::<Vec<_>>()
+        shared.enumerate().map(piece).collect::<Vec<_>>()
     };
     let mut pieces: Vec<Piece> = (0..layout.cp()).flat_map(of_rank).collect();
     pieces.sort_by_key(|piece| piece.tokens.start);
@@ -202,13 +206,12 @@ impl Pieces {
         docs: usize,
     ) -> Pieces {
         let rank = group.index();
-        let most = (0..layout.cp()).map(|rank| layout.ranges(rank).len()).max().unwrap_or(0);
+        let (pieces, runs, part) = (all(layout), runs(layout, rank), layout.part(&[rank]));
+        let most = pieces.iter().map(|piece| piece.place + 1).max().unwrap_or(0);
         assert!(most <= PIECES, "context: {most} pieces of a rank, and at most {PIECES} are charged");
-        let (pieces, runs) = (all(layout), runs(layout, rank));
-        let mut start = 0;
         let (mut before, mut after) = (vec![None; runs.len()], vec![None; runs.len()]);
         for piece in pieces.iter().filter(|piece| piece.rank == rank) {
-            let end = start + piece.tokens.len();
+            let Range { start, end } = part.rows(&piece.tokens);
             let run = |row: usize| runs.iter().position(|run| run.rows.contains(&row));
             if let (Some(run), Some(_)) = (run(start), &piece.enters) {
                 before[run] = Some(piece.place);
@@ -216,7 +219,6 @@ impl Pieces {
             if let (Some(run), Some(_)) = (run(end - 1), &piece.leaves) {
                 after[run] = Some(piece.place);
             }
-            start = end;
         }
         let earlier = |of: &Piece, other: &Piece| {
             let enters = of.enters.as_ref();

@@ -15,63 +15,95 @@ pub(super) fn pieces<'a>(x: &Exec<'a>) -> Option<&'a Pieces> {
     batch.context.as_ref().and_then(crate::Context::pieces)
 }
 
-/// Maps of pieces, f32 [pieces, state x heads + heads]: what a piece makes of zero, and a decay for each head.
-pub(super) struct Maps {
-    pub rows: Tensor,
-    heads: usize,
+/// What an operation makes of states at borders of its runs, which is a map of each run: it multiplies a state by its factors, a decay or
+/// a matrix for each head, and adds what it makes of zero.
+pub(super) trait RunMaps {
+    /// Heads, and factors of all of them.
+    fn sizes(&self) -> [usize; 2];
+    /// Writes the states after runs that begin with zero, and their factors, f32 [pieces, factors].
+    fn ends(&self, ends: RunStates<'_>, factors: &Tensor);
+    /// Writes the gradients that runs add to those of the states before them.
+    fn begins(&self, dy: &Tensor, begins: RunStates<'_>);
+    /// Applies a map to a state (way 0), or its transpose to a gradient (way 1): all by heads, [heads, n].
+    fn advance(&self, way: usize, state: &Tensor, factors: &Tensor, added: &Tensor);
+}
+
+/// Maps of pieces, f32 [pieces, states + factors].
+struct Maps {
+    rows: Tensor,
+    factors: usize,
 }
 
 impl Maps {
-    /// Those in some rows of f32.
-    pub fn of(rows: Tensor, heads: usize) -> Maps {
-        Maps { rows, heads }
-    }
-
     /// Room for them.
-    pub fn new(x: &Exec<'_>, cols: usize, heads: usize) -> Maps {
-        Maps::of(x.device.empty(PIECES, cols, DType::F32, Category::Comm), heads)
+    fn new(x: &Exec<'_>, pieces: usize, cols: usize, factors: usize) -> Maps {
+        Maps { rows: x.device.empty(pieces, cols, DType::F32, Category::Comm), factors }
     }
 
     /// The states, f32 [pieces, heads x state].
-    pub fn states(&self) -> Tensor {
-        self.rows.view_cols(0..self.rows.cols() - self.heads)
+    fn states(&self) -> Tensor {
+        self.rows.view_cols(0..self.rows.cols() - self.factors)
     }
 
-    /// The decays, f32 [pieces, heads].
-    pub fn decays(&self) -> Tensor {
-        self.rows.view_cols(self.rows.cols() - self.heads..self.rows.cols())
-    }
-
-    /// A row of states as f32 [heads, state].
-    fn state(&self, states: &Tensor, place: usize) -> Tensor {
-        states.view_rows(place..place + 1).reshape(self.heads, states.cols() / self.heads)
+    /// The factors, f32 [pieces, factors].
+    fn factors(&self) -> Tensor {
+        self.rows.view_cols(self.rows.cols() - self.factors..self.rows.cols())
     }
 }
 
-/// Composes the maps of all pieces before each of this rank's (or after it), in their order, to the state (or its gradient) with which the
-/// piece begins (or ends): `into` f32 [pieces, heads x state].
-pub(super) fn compose(x: &Exec<'_>, pieces: &Pieces, way: &Way, maps: &Maps, into: &Tensor) {
-    let (group, machine) = (&pieces.group, &x.device.machine);
-    let row = |place: usize| maps.rows.view_rows(place..place + 1);
-    let given: Vec<(usize, Tensor)> = way.give.iter().map(|(rank, place)| (*rank, row(*place))).collect();
+/// The states before this rank's runs, composed from what all pieces before them make of zero; `kept` gets them, with the factors of its
+/// own runs.
+pub(super) fn passed(x: &Exec<'_>, pieces: &Pieces, op: &dyn RunMaps, kept: &Tensor) -> Tensor {
+    let [_, factors] = op.sizes();
+    let (own, began) = (Maps::new(x, PIECES, kept.cols(), factors), Maps { rows: kept.clone(), factors });
+    op.ends(states(pieces, 1, &own.states()), &own.factors());
+    compose(x, pieces, (0, op), &own, &began.states());
+    x.device.machine.copy(&own.factors(), &began.factors());
+    began.states()
+}
+
+/// The states before runs, which were kept, and the gradients of those after them.
+pub(super) fn returned(
+    x: &Exec<'_>,
+    pieces: &Pieces,
+    op: &dyn RunMaps,
+    (dy, kept): (&Tensor, &Tensor),
+) -> [Tensor; 2] {
+    let [_, factors] = op.sizes();
+    let (own, began) = (Maps::new(x, PIECES, kept.cols(), factors), Maps { rows: kept.clone(), factors });
+    x.device.machine.copy(&began.factors(), &own.factors());
+    op.begins(dy, states(pieces, 0, &own.states()));
+    let after = x.device.empty(PIECES, own.states().cols(), DType::F32, Category::Comm);
+    compose(x, pieces, (1, op), &own, &after);
+    [began.states(), after]
+}
+
+/// Composes the maps of all pieces before each of this rank's (way 0), or after it (way 1), in their order, to the state (or its gradient)
+/// with which the piece begins (or ends): `into` f32 [pieces, heads x state].
+fn compose(x: &Exec<'_>, pieces: &Pieces, (way, op): (usize, &dyn RunMaps), maps: &Maps, into: &Tensor) {
+    let (group, Way { give, take }, [heads, factors]) = (&pieces.group, &pieces.ways[way], op.sizes());
+    let row = |of: &Tensor, place: usize| of.view_rows(place..place + 1);
+    let by_heads = |of: &Tensor, place: usize| row(of, place).reshape(heads, of.cols() / heads);
+    let given: Vec<(usize, Tensor)> =
+        give.iter().map(|(rank, place)| (*rank, row(&maps.rows, *place))).collect();
     let sends: Vec<(usize, &Tensor)> = given.iter().map(|(rank, map)| (*rank, map)).collect();
     let sending = group.exchange(x.device, "states", &sends, &[]);
-    let arrived = Maps::of(x.device.empty(1, maps.rows.cols(), DType::F32, Category::Comm), maps.heads);
+    let arrived = Maps::new(x, 1, maps.rows.cols(), factors);
     let mut filled = [false; PIECES];
-    for taken in &way.take {
+    for taken in take {
         let (map, place) = if taken.rank == group.index() {
             (maps, taken.place)
         } else {
             group.exchange(x.device, "states", &[], &[(taken.rank, &arrived.rows)]).wait();
             (&arrived, 0)
         };
-        let added = map.state(&map.states(), place);
+        let [added, factors] = [map.states(), map.factors()].map(|of| by_heads(&of, place));
         for own in &taken.into {
-            let state = maps.state(into, *own);
+            let state = by_heads(into, *own);
             if std::mem::replace(&mut filled[*own], true) {
-                machine.ssd_advance(&state, &map.decays().view_rows(place..place + 1), &added);
+                op.advance(way, &state, &factors, &added);
             } else {
-                machine.copy(&added, &state);
+                x.device.machine.copy(&added, &state);
             }
         }
     }

@@ -67,13 +67,12 @@ impl Scan {
         let how = ConvUse { silu: true, state: "conv", parts: &parts };
         let u = cx.conv("conv", u, weights[0], Some(weights[1]), how);
         let shared = self.shared().max(cx.sharers());
-        let names = ["y.dealt", "states"];
-        let began = [names[0], names[1], "began"];
+        let names = ["y.dealt", "states", "began"];
         let y = match self {
             Scan::Ssd(_) => {
                 let limit = [0.0, f32::INFINITY];
                 let how = SsdUse { groups: shared, state: STATE, limit, memory: "memory" };
-                cx.ssd(began, u, a, [weights[2], weights[3], weights[4]], how)
+                cx.ssd(names, u, a, [weights[2], weights[3], weights[4]], how)
             }
             Scan::Delta(_) => {
                 let how =
@@ -89,8 +88,9 @@ impl Scan {
         let positions: Vec<i32> = layout.docs().iter().flat_map(|rows| 0..rows.len() as i32).collect();
         device.pool.enter("batch", -1);
         let own = device.from_i32(&sharing.own(device, &positions), Category::Data);
-        let (_, context) = Context::new(device, &sharing, &[], 8, &positions, &own);
-        let documents = Some(sharing.documents(device, 8));
+        let docs = layout.docs().len().max(8);
+        let (_, context) = Context::new(device, &sharing, &[], docs, &positions, &own);
+        let documents = Some(sharing.documents(device, docs));
         let batch = Batch { context, documents, ..Batch::new(own.clone(), own) };
         let tokens: Vec<usize> = (0..positions.len()).collect();
         let rows = sharing.own(device, &tokens);
@@ -234,6 +234,10 @@ fn plans_of_scans_by_heads_are_exact() {
 fn streams(cp: usize) -> Vec<ContextLayout> {
     let pieces =
         |lengths: &[usize], chunk| laid_out(lengths, &LayoutSizes { pieces: Some(PIECES), ..cut(cp, chunk) });
+    let dynamic = |lengths: &[usize]| {
+        laid_out(lengths, &LayoutSizes { pieces: Some(PIECES), dynamic: Some(20), ..cut(cp, 96) })
+    };
+    let many: Vec<usize> = (0..60).map(|at| 1 + at % 15).collect();
     vec![
         pieces(&DOCUMENTS, 96),
         pieces(&[384], 96),
@@ -241,12 +245,14 @@ fn streams(cp: usize) -> Vec<ContextLayout> {
         pieces(&[48, 48, 96, 2, 190], 48),
         pieces(&[1, 1, 2, 1, 3, 8], 1),
         pieces(&[2600, 5400], 4000),
+        dynamic(&DOCUMENTS),
+        dynamic(&many),
     ]
 }
 
 #[test]
 fn scans_by_states_are_those_of_one_rank() {
-    for scan in [Scan::Ssd(4), Scan::Ssd(1)] {
+    for scan in [Scan::Ssd(4), Scan::Ssd(1), Scan::Delta(4), Scan::Delta(2)] {
         for cp in [2, 4] {
             for layout in streams(cp) {
                 let docs: Vec<usize> = layout.docs().iter().map(Range::len).collect();
@@ -271,37 +277,44 @@ fn scans_by_states_are_those_of_one_rank() {
 #[test]
 fn plans_of_scans_by_states_are_exact() {
     let machine: Arc<dyn Machine> = Arc::new(Meta::new(Cpu::new(1, None).profile().clone()));
-    for layout in streams(4) {
-        for (rank, real) in every_rank(Scan::Ssd(2), &layout, Some(TAPS - 1)).iter().enumerate() {
+    for (scan, layout) in [Scan::Ssd(2), Scan::Delta(2)]
+        .into_iter()
+        .flat_map(|scan| streams(4).into_iter().map(move |layout| (scan, layout)))
+    {
+        for (rank, real) in every_rank(scan, &layout, Some(TAPS - 1)).iter().enumerate() {
             let mesh = Mesh::new(Grid { cp: 4, ..Grid::default() }, Box::new(CountingLink::new(rank, 4)));
             let device = Device::on_mesh(machine.clone(), 1 << 28, mesh);
-            let plan = Scan::Ssd(2).run_on(&device, (&layout, Some(TAPS - 1)));
-            assert_eq!((plan.usage, plan.wires), (real.usage.clone(), real.wires.clone()), "{layout:?}");
+            let plan = scan.run_on(&device, (&layout, Some(TAPS - 1)));
+            assert_eq!(
+                (plan.usage, plan.wires),
+                (real.usage.clone(), real.wires.clone()),
+                "{scan:?} {layout:?}"
+            );
         }
     }
 }
 
 /// Bytes that all ranks send.
-fn sent(layout: &ContextLayout, states: Option<usize>) -> u64 {
-    let ranks = every_rank(Scan::Ssd(2), layout, states);
+fn sent(scan: Scan, layout: &ContextLayout, states: Option<usize>) -> u64 {
+    let ranks = every_rank(scan, layout, states);
     ranks.iter().flat_map(|rank| rank.wires.values()).map(|wire| wire.bytes).sum()
 }
 
 #[test]
 fn traffic_of_scans_by_states_does_not_grow_with_length() {
-    for cp in [2, 4] {
+    for (scan, cp, ratio) in [(Scan::Ssd(2), 2, 4), (Scan::Ssd(2), 4, 4), (Scan::Delta(2), 2, 2)] {
         let whole = |tokens| laid_out(&[tokens], &LayoutSizes { pieces: Some(PIECES), ..cut(cp, tokens) });
         let [short, long] = [whole(512), whole(4096)];
-        let by_states = [&short, &long].map(|layout| sent(layout, Some(TAPS - 1)));
-        assert_eq!(by_states[0], by_states[1], "{cp} ranks");
-        let by_heads = [&short, &long].map(|layout| sent(layout, None));
+        let by_states = [&short, &long].map(|layout| sent(scan, layout, Some(TAPS - 1)));
+        assert_eq!(by_states[0], by_states[1], "{scan:?} on {cp} ranks");
+        let by_heads = [&short, &long].map(|layout| sent(scan, layout, None));
         assert!(
-            by_heads[1] == 8 * by_heads[0] && by_heads[1] > 4 * by_states[1],
-            "{by_heads:?} {by_states:?}"
+            by_heads[1] == 8 * by_heads[0] && by_heads[1] > ratio * by_states[1],
+            "{scan:?}: {by_heads:?} {by_states:?}"
         );
     }
     // Documents on one rank send nothing.
     let apart = laid_out(&[64, 64], &LayoutSizes { dynamic: Some(20), ..cut(2, 64) });
     assert_eq!([0, 1].map(|rank| apart.ranges(rank).len()), [1, 1], "{apart:?}");
-    assert_eq!(sent(&apart, Some(TAPS - 1)), 0);
+    assert_eq!([Scan::Ssd(2), Scan::Delta(2)].map(|scan| sent(scan, &apart, Some(TAPS - 1))), [0, 0]);
 }

@@ -63,7 +63,7 @@ pub struct RankExchange {
     pub reach: usize,
     /// Columns of these rows.
     pub columns: usize,
-    /// Numbers of a state and of its decays, in f32.
+    /// Numbers of a state, and of its decays or matrices, in f32.
     pub state: usize,
     /// Columns that go to the ranks with a token's heads, and back.
     pub dealt: usize,

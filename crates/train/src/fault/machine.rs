@@ -6,11 +6,12 @@ use fathom_tensor::choice::{Choose, LeaveOut};
 use fathom_tensor::spill::Copies;
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, BlockFormat,
-    Category, Clock, Combine, CombineBackward, Conv, ConvBackward, CrossEntropy, DType, Delta, DeltaBackward,
-    Dispatch, Divergence, Dropout, Embed, GatedNorm, GatedNormBackward, GroupedMatMul, GroupedWeight,
-    InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, Pack, PackPages, PackedMatMul,
-    ProductTerm, Profile, Reader, Rope, RopeTable, RoundWeights, Route, RouteBackward, RouterLosses,
-    RowDistance, Share, SinksBackward, Ssd, SsdBackward, SsdBegins, SsdEnds, StepScale, Tensor, Unpack,
+    Category, Clock, Combine, CombineBackward, Conv, ConvBackward, CrossEntropy, DType, Delta, DeltaAdvance,
+    DeltaBackward, DeltaBegins, DeltaEnds, Dispatch, Divergence, Dropout, Embed, GatedNorm,
+    GatedNormBackward, GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul,
+    Norm, NormBackward, Pack, PackPages, PackedMatMul, ProductTerm, Profile, Reader, Rope, RopeTable,
+    RoundWeights, Route, RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, Ssd, SsdBackward,
+    SsdBegins, SsdEnds, StepScale, Tensor, Unpack,
 };
 
 use super::injector::Injector;
@@ -120,6 +121,9 @@ impl Machine for FaultyMachine {
         fn conv_backward(&self, op: &ConvBackward<'_>);
         fn gated_norm(&self, op: &GatedNorm<'_>);
         fn gated_norm_backward(&self, op: &GatedNormBackward<'_>, ws: &Tensor);
+        fn delta_ends(&self, op: &DeltaEnds<'_>, ws: &Tensor);
+        fn delta_begins(&self, op: &DeltaBegins<'_>, ws: &Tensor);
+        fn delta_advance(&self, op: &DeltaAdvance<'_>);
         fn delta(&self, op: &Delta<'_>, ws: &Tensor);
         fn delta_backward(&self, op: &DeltaBackward<'_>, ws: &Tensor);
         fn ssd(&self, op: &Ssd<'_>, ws: &Tensor);

@@ -94,14 +94,9 @@ impl Ranks {
         }
         self.layout.check(layers, stages).map_err(|message| refuse("layout", message))?;
         let portion = self.portion(spec, &self.imagined());
-        let passes =
-            spec.source == 0 && !self.cp_dynamic && spec.passes(&portion.sharers_of_layers()).is_some();
+        let passes = spec.source == 0 && spec.passes(&portion.sharers_of_layers()).is_some();
         if self.cp_scan == CpScan::States && cp > 1 && spec.mixes_by_document() && !passes {
-            let why = if self.cp_dynamic {
-                "ranks with mesh.cp_dynamic have more pieces than there is room for".into()
-            } else {
-                format!("the state of some layers of {} is more than a decay and a sum", spec.family)
-            };
+            let why = format!("ranks cannot pass the state of some layers of {}", spec.family);
             return Err(refuse("cp_scan_comm_type", format!("cannot be \"states\": {why}; take \"a2a\"")));
         }
         let dealt = portion.check(spec);
@@ -142,7 +137,7 @@ impl Ranks {
     /// exchanging these for heads.
     pub fn passes(&self, spec: &Spec, tokens: usize, dtype: DType) -> Option<usize> {
         let cp = self.grid.cp;
-        if cp == 1 || self.cp_scan == CpScan::A2a || self.cp_dynamic {
+        if cp == 1 || self.cp_scan == CpScan::A2a {
             return None;
         }
         let portion = self.portion(spec, &self.imagined());

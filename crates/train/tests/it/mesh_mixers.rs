@@ -123,13 +123,24 @@ fn ranks_share_the_documents_of_state_space_layers() {
 /// States go from piece to piece of packed documents that span ranks, and each rank's plan has its peak and its traffic.
 #[test]
 fn ranks_pass_states_of_documents() {
-    for (spec, cp) in [(hybrid as fn(bool) -> Spec, 2), (hybrid, 4), (mamba2, 4), (short_convolutions, 2)] {
+    for (spec, cp) in [
+        (hybrid as fn(bool) -> Spec, 2),
+        (hybrid, 4),
+        (mamba2, 4),
+        (gated_delta, 2),
+        (gated_delta, 4),
+        (short_convolutions, 2),
+    ] {
         let case = Case { spec, cp_scan: CpScan::States, ..ONE };
         check(Case { grid: Grid { cp, ..GRID }, ..case }, false);
     }
-    let case = Case { spec: hybrid, cp_scan: CpScan::States, ..ONE };
-    check(Case { grid: Grid { tp: 2, cp: 2, sequence_parallel: true, ..GRID }, ..case }, false);
-    check(Case { grid: Grid { cp: 2, ..GRID }, dtype: DType::Bf16, ..case }, false);
+    for spec in [hybrid as fn(bool) -> Spec, gated_delta] {
+        let case = Case { spec, cp_scan: CpScan::States, ..ONE };
+        check(Case { grid: Grid { tp: 2, cp: 2, sequence_parallel: true, ..GRID }, ..case }, false);
+        check(Case { grid: Grid { cp: 2, ..GRID }, dtype: DType::Bf16, ..case }, false);
+        // Documents on few ranks pass states where they span some.
+        check(Case { grid: Grid { cp: 4, ..GRID }, cp_dynamic: true, ..case }, false);
+    }
 }
 
 #[test]
@@ -139,16 +150,16 @@ fn states_are_passed_where_they_are_fewer_bytes() {
     // A token sends 292 columns there and back, a piece 1,028 numbers of a state and its decays, and three rows of 160.
     let spec = mamba2(false);
     assert_eq!([32, 256, 1 << 14].map(|tokens| passes(&spec, tokens)), [None, Some(3), Some(3)]);
-    assert_eq!(passes(&gated_delta(false), 1 << 14), None);
+    // Of gated DeltaNet a token sends 136 columns, a piece 1,536 numbers of states and matrices, and three rows of 96.
+    let delta = gated_delta(false);
+    assert_eq!([32, 256, 1 << 14].map(|tokens| passes(&delta, tokens)), [None, Some(3), Some(3)]);
     assert_eq!(by(CpScan::A2a, 2).passes(&spec, 1 << 14, DType::F32), None);
     // Heads that cannot be dealt pass states at any length.
     assert_eq!(by(CpScan::Auto, 3).passes(&spec, 6, DType::F32), Some(3));
     assert!(by(CpScan::Auto, 3).check(&spec).is_ok() && by(CpScan::States, 3).check(&spec).is_ok());
-    let message = by(CpScan::States, 2).check(&gated_delta(false)).unwrap_err().to_string();
+    assert!(by(CpScan::States, 8).check(&delta).is_ok());
+    let message = by(CpScan::States, 2).check(&recurrent::spec(64, 4)).unwrap_err().to_string();
     assert!(message.contains("mesh.cp_scan_comm_type") && message.contains("a2a"), "{message}");
-    let dynamic = Ranks { cp_dynamic: true, ..by(CpScan::States, 2) };
-    let message = dynamic.check(&spec).unwrap_err().to_string();
-    assert!(message.contains("mesh.cp_dynamic"), "{message}");
 }
 
 /// Without a step in between, no bit changes from any mesh to any other.

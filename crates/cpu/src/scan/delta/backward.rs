@@ -11,11 +11,11 @@ use super::super::decays::Decays;
 use super::super::family::{self, Family, FamilyTask};
 use super::super::forward::kept;
 use super::super::pass::waves;
+use super::carry::Reverse;
 use super::chunks;
 use super::forward::{advance, copy_state};
 use super::layout::{BackwardLayout, SharedLayout};
 use super::pass::{Beta, DeltaBackward, Pass, Unit};
-use super::reverse::Reverse;
 use crate::attention::workspace::{SyncOperands, aligned};
 use crate::elementwise::{self, Place};
 use crate::isa::Isa;
@@ -78,6 +78,11 @@ unsafe fn unit<F: Family>(unit: &Unit<'_>) {
     let layout = BackwardLayout::new(sizes);
     let pass = Pass { of, layout: layout.forward, base: unit.base, key_head: unit.key_head };
     let reverse = Reverse { unit, layout, pass };
+    let [before, after] = op.borders.map(|states| states.of(span.run));
+    let (only, wanted) = (!op.begins.places.is_empty(), op.begins.of(span.run));
+    if only && wanted.is_none() {
+        return;
+    }
     let each = sizes.each();
     let heads = unit.key_head * each..(unit.key_head + 1) * each;
     let within = DocumentRun { rows: span.rows.clone(), document: 0, offset: 0 };
@@ -86,30 +91,52 @@ unsafe fn unit<F: Family>(unit: &Unit<'_>) {
     for (number, head) in heads.clone().enumerate().filter(|_| !ends) {
         std::ptr::copy_nonoverlapping(reverse.carried(head), reverse.gradient(number), sizes.square());
     }
-    if let Some(slot) = kept(run, span.rows.start) {
+    let plain = |states: *mut f32, head: usize| states.wrapping_add(head * sizes.state());
+    if let Some(after) = after.filter(|_| ends) {
+        for (number, head) in heads.clone().enumerate() {
+            copy_state(sizes, reverse.gradient(number), plain(after, head), false);
+        }
+    }
+    if let Some(before) = before.filter(|_| begins) {
+        for (number, head) in heads.clone().enumerate() {
+            copy_state(sizes, reverse.state(0, number), plain(before, head), false);
+        }
+    }
+    if let Some(slot) = kept(run, span.rows.start).filter(|_| !only) {
         for (number, head) in heads.clone().enumerate() {
             let from = op.kept.add((slot * sizes.heads + head) * sizes.state()).cast_mut();
             copy_state(sizes, reverse.state(0, number), from, false);
         }
     }
-    for (index, rows) in all.iter().enumerate() {
+    let known = |index: usize| !(begins && index == 0) || before.is_some();
+    for (index, rows) in all.iter().enumerate().take(if only { 0 } else { all.len() }) {
         reverse.pass.keys::<F>(rows, &mut [[0.0; CHUNK]; 2]);
         for (number, head) in heads.clone().enumerate() {
-            let known = !(begins && index == 0);
+            let known = known(index);
             rebuild::<F>(&reverse, rows, head, (index, number), (known, index + 1 < all.len()));
         }
     }
     for (index, rows) in all.iter().enumerate().rev() {
         let mut scales = [[0.0; CHUNK]; 2];
         reverse.begin::<F>(rows, &mut scales);
+        let followed = rows.end < run.rows.end || after.is_some();
         for (number, head) in heads.clone().enumerate() {
-            let known = [!(begins && index == 0), rows.end < run.rows.end];
-            reverse.head::<F>(rows, (head, number), index, known);
+            if only {
+                reverse.carry::<F>(rows, (head, number), followed);
+            } else {
+                reverse.head::<F>(rows, (head, number), index, [known(index), followed]);
+            }
         }
-        reverse.end::<F>(rows, &scales);
+        if !only {
+            reverse.end::<F>(rows, &scales);
+        }
     }
-    for (number, head) in heads.enumerate().filter(|_| !begins) {
-        std::ptr::copy_nonoverlapping(reverse.gradient(number), reverse.carried(head), sizes.square());
+    for (number, head) in heads.enumerate() {
+        if !begins {
+            std::ptr::copy_nonoverlapping(reverse.gradient(number), reverse.carried(head), sizes.square());
+        } else if let Some(wanted) = wanted {
+            copy_state(sizes, reverse.gradient(number), plain(wanted, head), true);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::super::chunk::{self, PANEL, multiply};
 use super::super::decays::Decays;
 use super::super::family::{self, Family, FamilyTask};
 use super::super::forward::order;
-use super::super::{CHUNK, STRIP};
+use super::super::{CHUNK, RunStates, STRIP};
 use super::layout::ForwardLayout;
 use super::pass::{Beta, Pass};
 use super::{DeltaOperands, chunks, step};
@@ -27,6 +27,8 @@ pub struct DeltaForward<'a> {
     pub of: DeltaOperands<'a>,
     /// f32 `[heads, key * value]` for each run, the state before it, replaced by that after it; or empty.
     pub states: &'a [*mut f32],
+    /// States before runs, without states in generation.
+    pub before: RunStates<'a>,
     /// `[rows, heads * value]`, stored like u.
     pub out: MatMut,
     /// Room for the states at every 2,048 rows of documents, each `[heads, key * value]`.
@@ -91,9 +93,10 @@ unsafe fn task<F: Family>(task: &Task<'_>) {
         }
         return;
     }
-    if let Some(states) = states {
+    let before = states.copied().or(op.before.of(task.run));
+    if let Some(before) = before {
         for (number, head) in heads.clone().enumerate() {
-            copy_state(sizes, state(number), states.add(head * size), false);
+            copy_state(sizes, state(number), before.add(head * size), false);
         }
     }
     for rows in chunks(run) {
@@ -106,7 +109,7 @@ unsafe fn task<F: Family>(task: &Task<'_>) {
         }
         pass.keys::<F>(&rows, &mut [[0.0; CHUNK]; 2]);
         for (number, head) in heads.clone().enumerate() {
-            let known = from > 0 || states.is_some();
+            let known = from > 0 || before.is_some();
             let next = !last || states.is_some();
             self::head::<F>(&pass, &rows, head, (state(number), known, next), &op.out);
         }

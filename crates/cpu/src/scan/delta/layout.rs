@@ -164,7 +164,7 @@ impl SharedLayout {
     }
 }
 
-/// Bytes of workspace of the forward pass.
+/// Bytes of workspace of the forward pass, or of maps of runs.
 pub fn bytes_forward(threads: usize, sizes: &DeltaSizes) -> usize {
     padded(threads * ForwardLayout::new(sizes).bytes)
 }

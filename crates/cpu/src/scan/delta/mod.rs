@@ -5,9 +5,14 @@
 //! before it, `T = 1 + tril(beta_i (k_i . k_j) G_ij, -1)` and `W = T^-1 beta (v - e^L K S)`:
 //! `O = e^L Q S + tril(Q K^T G) W`, and the state after it is `e^(L_q) S + (e^(L_q - L) K)^T W`.
 //!
+//! The map from a state to that after a run is `S -> M S + ends`: M is what the run makes of 1 if all v are zero, so that it is computed as
+//! `key` further columns of the state, without values. Gradients of states have its transpose.
+//!
 //! A task is the value heads of a key head in one document (backward: in 2,048 rows of one). Rules as for scans.
 
 mod backward;
+mod borders;
+mod carry;
 mod forward;
 mod inverse;
 mod layout;
@@ -16,6 +21,7 @@ mod reverse;
 mod step;
 
 pub use backward::delta_backward;
+pub use borders::{DeltaAdvance, DeltaEnds, delta_advance, delta_ends};
 pub use forward::{DeltaForward, delta_forward};
 pub use layout::{bytes_backward as delta_bytes_backward, bytes_forward as delta_bytes_forward};
 pub use pass::DeltaBackward;
@@ -44,9 +50,16 @@ pub struct DeltaSizes {
     pub key: usize,
     /// Columns of a head of v.
     pub value: usize,
+    /// Columns of a state after those of v: none, or `key` where maps of runs are computed.
+    pub further: usize,
 }
 
 impl DeltaSizes {
+    /// Heads, rows and columns of a state.
+    pub fn of_state(&self) -> [usize; 3] {
+        [self.heads, self.key, self.value]
+    }
+
     /// Value heads of a key head.
     fn each(&self) -> usize {
         self.heads / self.key_heads
@@ -57,9 +70,9 @@ impl DeltaSizes {
         self.key.next_multiple_of(STRIP)
     }
 
-    /// Padded columns of v.
+    /// Padded columns of a state: v's, then further ones.
     fn wide(&self) -> usize {
-        self.value.next_multiple_of(STRIP)
+        self.value.next_multiple_of(STRIP) + self.further.next_multiple_of(STRIP)
     }
 
     /// Elements of a padded state.

@@ -7,7 +7,7 @@ use super::super::chunk::{self, multiply};
 use super::super::decays::element;
 use super::super::family::Family;
 use super::super::pass::Span;
-use super::super::{CHUNK, STRIP};
+use super::super::{CHUNK, RunStates, STRIP};
 use super::layout::{ForwardLayout, SharedLayout};
 use super::{DeltaOperands, normalised};
 use crate::elementwise::math::sigmoid;
@@ -18,6 +18,10 @@ use crate::mat::{Mat, MatMut};
 pub struct DeltaBackward<'a> {
     /// Operands of the forward pass.
     pub of: DeltaOperands<'a>,
+    /// The states that the forward pass began with, and the gradients of those after runs.
+    pub borders: [RunStates<'a>; 2],
+    /// The gradients of the states before runs; then nothing else is computed.
+    pub begins: RunStates<'a>,
     /// The states that the forward pass wrote.
     pub kept: *const f32,
     /// `[rows, heads * value]`, stored like u.

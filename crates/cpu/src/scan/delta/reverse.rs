@@ -10,19 +10,10 @@ use super::super::chunk::{self, PANEL, multiply};
 use super::super::decays::Decays;
 use super::super::family::Family;
 use super::super::{CHUNK, STRIP};
-use super::ROWS;
-use super::inverse;
-use super::layout::BackwardLayout;
-use super::pass::{Beta, Pass, Unit};
+use super::carry::Reverse;
+use super::pass::Beta;
 use crate::attention::pack::put;
 use crate::attention::simd::{LANES, Simd};
-
-/// Gradients of a unit's chunks.
-pub struct Reverse<'a> {
-    pub unit: &'a Unit<'a>,
-    pub layout: BackwardLayout,
-    pub pass: Pass<'a>,
-}
 
 /// Terms of a value head's gradients by row.
 struct Rows {
@@ -36,64 +27,6 @@ struct Rows {
 }
 
 impl Reverse<'_> {
-    #[inline(always)]
-    fn at(&self, offset: usize) -> *mut f32 {
-        self.unit.base.wrapping_add(offset).cast()
-    }
-
-    /// The state before a chunk of the unit.
-    #[inline(always)]
-    pub fn state(&self, chunk: usize, number: usize) -> *mut f32 {
-        let sizes = &self.unit.op.of.sizes;
-        self.at(self.layout.states).wrapping_add((chunk * sizes.each() + number) * sizes.square())
-    }
-
-    /// The rows of w of a chunk.
-    #[inline(always)]
-    pub fn w(&self, chunk: usize, number: usize) -> *mut f32 {
-        let sizes = &self.unit.op.of.sizes;
-        self.at(self.layout.ws).wrapping_add((chunk * sizes.each() + number) * ROWS * sizes.wide())
-    }
-
-    /// The gradient of the state after the rows that are processed.
-    #[inline(always)]
-    pub fn gradient(&self, number: usize) -> *mut f32 {
-        self.at(self.layout.gradients).wrapping_add(number * self.unit.op.of.sizes.square())
-    }
-
-    /// The same, between a unit and that before it.
-    #[inline(always)]
-    pub fn carried(&self, head: usize) -> *mut f32 {
-        let base: *mut f32 = self.unit.shared.wrapping_add(self.unit.layout.carried).cast();
-        base.wrapping_add(head * self.unit.op.of.sizes.square())
-    }
-
-    /// Prepares q and k of a chunk, and what is summed over its value heads.
-    #[inline(always)]
-    pub unsafe fn begin<F: Family>(&self, rows: &Range<usize>, scales: &mut [[f32; CHUNK]; 2]) {
-        let (layout, tall, count) = (&self.layout, self.unit.op.of.sizes.tall(), chunk::padded(rows));
-        self.pass.keys::<F>(rows, scales);
-        let (q, k) = (self.at(layout.forward.q), self.at(layout.forward.k));
-        chunk::across::<F>(q, count, tall, self.at(layout.q_across));
-        chunk::turned::<F>(self.at(layout.q_across), count, tall, self.at(layout.q_turned));
-        chunk::along::<F>(q, count, tall, (CHUNK, self.at(layout.q_along)));
-        chunk::along::<F>(k, count, tall, (CHUNK, self.at(layout.k_along)));
-        for block in 0..count / STRIP {
-            let first = block * STRIP;
-            let b = self.at(layout.q_across).add(first * tall).cast_const();
-            let c = self.at(layout.kq).add(first * (CHUNK + 1));
-            let a = (k.add(first * tall).cast_const(), tall);
-            let panels = count / STRIP - block;
-            multiply::<F>(a, (b, tall * STRIP), tall, (c, CHUNK, false), (STRIP, panels));
-        }
-        for to in [layout.of_qk, layout.of_kk] {
-            std::ptr::write_bytes(self.at(to), 0, count * CHUNK);
-        }
-        for to in [layout.dq, layout.dk] {
-            std::ptr::write_bytes(self.at(to), 0, count * tall);
-        }
-    }
-
     /// One value head: the gradients of its columns of v, a and b, and its share of those of q and k. `known` says
     /// whether there is a state before the chunk, and a gradient of that after it.
     #[inline(always)]
@@ -105,47 +38,32 @@ impl Reverse<'_> {
         known: [bool; 2],
     ) {
         let (op, layout, sizes) = (self.unit.op, &self.layout, &self.unit.op.of.sizes);
-        let (count, wide, tall, value) = (chunk::padded(rows), sizes.wide(), sizes.tall(), sizes.value);
+        let (count, wide) = (chunk::padded(rows), sizes.wide());
         let (mut decays, mut beta) = (Decays::ZERO, Beta::ZERO);
         decays.read::<F>(&op.of.steps, rows.clone(), head);
         beta.read::<F>(&op.of, rows, head);
+        let factors = (&decays, &beta);
         let zeros = [0.0; CHUNK];
         let mut terms = Rows { within: zeros, entered: zeros, left: zeros, through: 0.0, beta: zeros };
         let (w, d_out, x) = (self.w(index, number), self.at(layout.d_out), self.at(layout.x));
         let (state, gradient) = (self.state(index, number), self.gradient(number));
-        chunk::rows::<F>(&op.dout, rows, head * value..(head + 1) * value, wide, d_out);
-        chunk::along::<F>(d_out, count, wide, (CHUNK, self.at(layout.d_out_along)));
+        self.read::<F>(rows, head, &decays, known[1].then_some(gradient.cast_const()));
         chunk::across::<F>(d_out, count, wide, self.at(layout.d_out_across));
         if known[1] {
             self.after::<F>(count, &decays, (w.cast_const(), gradient.cast_const()), &mut terms);
         }
-        self.of_w::<F>(count, &decays, known[1]);
-        let (strip, along) = (self.at(layout.strip), self.at(layout.x_along));
-        inverse::solve_turned::<F>(&self.pass, count, (&decays, &beta), (strip, along), x);
+        self.solve::<F>(count, factors, known[1]);
         chunk::across::<F>(x, count, wide, self.at(layout.x_across));
-        self.pairs::<F>(count, (&decays, &beta), w, &mut terms);
+        self.pairs::<F>(count, factors, w, &mut terms);
         if known[0] {
-            self.before::<F>(count, (&decays, &beta), state, &mut terms);
+            self.before::<F>(count, factors, state, &mut terms);
             if known[1] {
                 terms.through = decays.whole * chunk::dot::<F>(state, gradient, sizes.square());
             }
         }
-        self.write::<F>(rows, head, (&decays, &beta), &mut terms);
+        self.write::<F>(rows, head, factors, &mut terms);
         if known[0] {
-            if known[1] {
-                chunk::times::<F>(gradient, tall * wide, decays.whole);
-            }
-            let along = self.at(layout.scaled);
-            chunk::along_times::<F>(d_out, count, wide, &decays.enter, along);
-            let a = (self.at(layout.q_turned).cast_const(), CHUNK);
-            multiply::<F>(a, (along, PANEL), count, (gradient, wide, known[1]), (tall, wide / STRIP));
-            let mut factors = [0.0; CHUNK];
-            for at in 0..count {
-                factors[at] = -beta.step[at] * decays.enter[at];
-            }
-            chunk::along_times::<F>(x, count, wide, &factors, along);
-            let a = (self.at(layout.forward.k_turned).cast_const(), CHUNK);
-            multiply::<F>(a, (along, PANEL), count, (gradient, wide, true), (tall, wide / STRIP));
+            self.fold::<F>(count, factors, (gradient, known[1]));
         }
     }
 
@@ -160,11 +78,6 @@ impl Reverse<'_> {
     ) {
         let (layout, sizes) = (&self.layout, &self.unit.op.of.sizes);
         let (wide, tall, x) = (sizes.wide(), sizes.tall(), self.at(layout.x));
-        let along = self.at(layout.forward.state_along);
-        chunk::along::<F>(gradient, tall, wide, (tall, along));
-        let a = (self.at(layout.forward.k).cast_const(), tall);
-        multiply::<F>(a, (along, tall * STRIP), tall, (x, wide, false), (count, wide / STRIP));
-        chunk::rows_times::<F>(x, count, wide, &decays.leave, x);
         for row in 0..count {
             terms.left[row] = chunk::dot::<F>(x.add(row * wide), w.add(row * wide), wide);
         }
@@ -174,28 +87,6 @@ impl Reverse<'_> {
         let b = (self.at(layout.across).cast_const(), wide * STRIP);
         let c = (self.at(layout.dk), tall, true);
         multiply::<F>((left, wide), b, wide, c, (count, tall / STRIP));
-    }
-
-    /// The gradient of w, where its rows were read by later ones: to x, added if that has some.
-    #[inline(always)]
-    unsafe fn of_w<F: Family>(&self, count: usize, decays: &Decays, add: bool) {
-        let (layout, wide) = (&self.layout, self.unit.op.of.sizes.wide());
-        let (strip, blocks) = (self.at(layout.strip), count / STRIP);
-        for block in 0..blocks {
-            let first = block * STRIP;
-            for at in 0..STRIP {
-                let scores = self.at(layout.kq).add((first + at) * CHUNK);
-                for later in block..blocks {
-                    let decay = decays.until::<F>(first + at, later);
-                    let weight = F::S::mul(F::S::load(scores.add(later * STRIP)), decay);
-                    F::S::store(strip.add(at * CHUNK + later * STRIP), weight);
-                }
-            }
-            let a = (strip.add(first).cast_const(), CHUNK);
-            let b = (self.at(layout.d_out_along).add(first * STRIP).cast_const(), PANEL);
-            let c = (self.at(layout.x).add(first * wide), wide, add);
-            multiply::<F>(a, b, count - first, c, (STRIP, wide / STRIP));
-        }
     }
 
     /// Pairs of rows: adds to the sums over value heads, to step sizes, and to log decays.

@@ -6,11 +6,11 @@ use fathom_cpu::Cpu;
 use fathom_cuda::kernels::{self, Launch, SCRATCH_BYTES, Scratch};
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
-    CombineBackward, Conv, ConvBackward, CrossEntropy, Delta, DeltaBackward, Dispatch, Divergence, Dropout,
-    Embed, GatedNorm, GatedNormBackward, GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine,
-    MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Pack, Profile, Reader, Rope, RopeTable, Route,
-    RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, Ssd, SsdBackward, SsdBegins, SsdEnds,
-    StepScale, Tensor, Unpack, gpu,
+    CombineBackward, Conv, ConvBackward, CrossEntropy, Delta, DeltaAdvance, DeltaBackward, DeltaBegins,
+    DeltaEnds, Dispatch, Divergence, Dropout, Embed, GatedNorm, GatedNormBackward, GroupedMatMul,
+    GroupedWeight, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Pack,
+    Profile, Reader, Rope, RopeTable, Route, RouteBackward, RouterLosses, RowDistance, Share, SinksBackward,
+    Ssd, SsdBackward, SsdBegins, SsdEnds, StepScale, Tensor, Unpack, gpu,
 };
 
 use super::emulator;
@@ -257,6 +257,18 @@ impl Machine for EmulatedMachine {
 
     fn ssd_advance(&self, state: &Tensor, decays: &Tensor, added: &Tensor) {
         one(kernels::ssd_advance(state, decays, added));
+    }
+
+    fn delta_ends(&self, op: &DeltaEnds<'_>, _ws: &Tensor) {
+        run(kernels::delta_ends(op));
+    }
+
+    fn delta_begins(&self, op: &DeltaBegins<'_>, _ws: &Tensor) {
+        run(kernels::delta_begins(op));
+    }
+
+    fn delta_advance(&self, op: &DeltaAdvance<'_>) {
+        one(kernels::delta_advance(op));
     }
 
     fn delta(&self, op: &Delta<'_>, _ws: &Tensor) {

@@ -1,9 +1,10 @@
 //! Convolutions, gated norms, Mamba-2's scan and gated DeltaNet with their gradients, over packed documents and in generation.
 
 use fathom_tensor::{
-    Category, Conv, ConvBackward, ConvOperands, DType, Delta, DeltaBackward, DeltaOperands, Device,
-    DocumentRun, DocumentRuns, GatedNorm, GatedNormBackward, GatedNormOperands, OpDesc, RunPlaces, RunStates,
-    Ssd, SsdBackward, SsdBegins, SsdEnds, SsdOperands, Tensor, state_cols,
+    Category, Conv, ConvBackward, ConvOperands, DType, Delta, DeltaAdvance, DeltaBackward, DeltaBegins,
+    DeltaEnds, DeltaOperands, Device, DocumentRun, DocumentRuns, GatedNorm, GatedNormBackward,
+    GatedNormOperands, OpDesc, RunPlaces, RunStates, Ssd, SsdBackward, SsdBegins, SsdEnds, SsdOperands,
+    Tensor, state_cols,
 };
 
 use super::{FLOATS, blank, devices, floats, random, same};
@@ -263,11 +264,17 @@ fn delta(device: &Device, lengths: &[usize], sizes: [usize; 4], (beta, dtype): (
     };
     let kept = device.zeros(rows, state_cols(inner * key), DType::F32, Category::Data);
     let (out, later) = (blank(device, [rows, inner], dtype), blank(device, [rows, inner], dtype));
-    m.delta(&Delta { of, states: &[], out: &out, kept: &kept }, &scratch(device, &of.desc(false)));
+    m.delta(
+        &Delta { of, before: None, states: &[], out: &out, kept: &kept },
+        &scratch(device, &of.desc(false, false)),
+    );
     let states: Vec<Tensor> =
         (0..lengths.len()).map(|at| plain(device, [heads, key * value], at as u64, 0.0)).collect();
     let unused = device.zeros(rows, kept.cols(), DType::F32, Category::Data);
-    m.delta(&Delta { of, states: &states, out: &later, kept: &unused }, &scratch(device, &of.desc(false)));
+    m.delta(
+        &Delta { of, before: None, states: &states, out: &later, kept: &unused },
+        &scratch(device, &of.desc(false, false)),
+    );
     let dout = random(device, [rows, inner], dtype, 6);
     let (du, da, db) =
         (blank(device, u.shape(), dtype), blank(device, a.shape(), dtype), blank(device, b.shape(), dtype));
@@ -275,6 +282,8 @@ fn delta(device: &Device, lengths: &[usize], sizes: [usize; 4], (beta, dtype): (
     let wanted = dweights.each_ref().map(Some);
     let op = DeltaBackward {
         of,
+        before: None,
+        after: None,
         kept: &kept,
         dout: &dout,
         du: Some(&du),
@@ -282,8 +291,77 @@ fn delta(device: &Device, lengths: &[usize], sizes: [usize; 4], (beta, dtype): (
         db: Some(&db),
         dweights: wanted,
     };
-    m.delta_backward(&op, &scratch(device, &of.desc(true)));
+    m.delta_backward(&op, &scratch(device, &of.desc(false, true)));
     [out, later, du, da, db, kept].into_iter().chain(dweights).chain(states).collect()
+}
+
+/// The same of runs that go on from other ranks and into others.
+fn delta_passed(device: &Device, lengths: &[usize], sizes: [usize; 4], dtype: DType) -> Vec<Tensor> {
+    let ([key_heads, heads, key, value], m) = (sizes, &device.machine);
+    let (rows, documents, inner) = (lengths.iter().sum(), documents(device, lengths), heads * value);
+    let u = random(device, [rows, inner + 2 * key_heads * key], dtype, 1);
+    let [a, b] = [2, 3].map(|seed| random(device, [rows, heads], dtype, seed));
+    let [a_log, dt_bias] =
+        [(4, -0.5), (5, -2.0)].map(|(seed, offset)| plain(device, [1, heads], seed, offset));
+    let (u, a, b, a_log, dt_bias, documents) = (&u, &a, &b, &a_log, &dt_bias, &documents);
+    let of = DeltaOperands { u, a, b, a_log, dt_bias, key_heads, key, eps: 1e-6, beta: 1.5, documents };
+    let places = |place: &dyn Fn(usize) -> Option<usize>| {
+        RunPlaces::new(device, (0..lengths.len()).map(place).collect(), lengths.len() + 2)
+    };
+    let before = places(&|run| run.checked_sub(1));
+    let after = places(&|run| Some(run).filter(|run| run + 1 < lengths.len()));
+    let [forward, backward] = [false, true].map(|backward| scratch(device, &of.desc(true, backward)));
+    let (states_cols, all) = (inner * key, inner * key + heads * key * key);
+    let maps = || plain(device, [lengths.len(), all], 10, 0.0);
+    let [ends, begins] = [maps(), maps()];
+    let [states, gradients] = [&ends, &begins].map(|maps| maps.view_cols(0..states_cols));
+    let matrices = ends.view_cols(states_cols..all);
+    let of_runs = RunStates { of: &after, states: &states };
+    m.delta_ends(&DeltaEnds { of, ends: of_runs, matrices: &matrices }, &forward);
+    let dout = random(device, [rows, inner], dtype, 6);
+    let of_runs = RunStates { of: &before, states: &gradients };
+    m.delta_begins(&DeltaBegins { of, dout: &dout, begins: of_runs }, &backward);
+    let of_heads = |maps: &Tensor| maps.view_rows(0..1).reshape(heads, maps.cols() / heads);
+    let advance = |transposed: bool, before: &Tensor, added: &Tensor| {
+        let moved = plain(device, [heads, key * value], 11, 0.0);
+        let (matrices, before, added, after) =
+            (&of_heads(&matrices), &of_heads(before), &of_heads(added), &moved);
+        m.delta_advance(&DeltaAdvance { matrices, transposed, before, added, after });
+        moved
+    };
+    let moved = [advance(false, &states, &gradients), advance(true, &gradients, &states)];
+    let kept = device.zeros(rows, state_cols(inner * key), DType::F32, Category::Data);
+    let out = blank(device, [rows, inner], dtype);
+    let before = Some(RunStates { of: &before, states: &states });
+    m.delta(&Delta { of, before, states: &[], out: &out, kept: &kept }, &forward);
+    let [du, da, db] = [u, a, b].map(|x| blank(device, x.shape(), dtype));
+    let dweights = [7, 8].map(|seed| plain(device, [1, heads], seed, 0.0));
+    let after = Some(RunStates { of: &after, states: &gradients });
+    let [of_u, of_a, of_b] = [&du, &da, &db].map(Some);
+    let wanted = dweights.each_ref().map(Some);
+    let op = DeltaBackward {
+        of,
+        before,
+        after,
+        kept: &kept,
+        dout: &dout,
+        du: of_u,
+        da: of_a,
+        db: of_b,
+        dweights: wanted,
+    };
+    m.delta_backward(&op, &backward);
+    [ends, begins, out, du, da, db, kept].into_iter().chain(moved).chain(dweights).collect()
+}
+
+#[test]
+fn gated_deltanet_of_runs_between_those_of_other_ranks() {
+    for (lengths, sizes) in [(&[20, 150, 9][..], [2, 4, 6, 5]), (&[40, 3], [1, 2, 40, 16])] {
+        for dtype in FLOATS {
+            same("delta", |device| delta_passed(device, lengths, sizes, dtype));
+        }
+    }
+    same("delta", |device| delta_passed(device, &[2200, 30], [1, 1, 2, 2], DType::F32));
 }
 
 #[test]

@@ -2,12 +2,14 @@
 //! replaces what the state has for its key, from nothing in each document.
 
 use fathom_tensor::{
-    Category, DType, Delta as Call, DeltaBackward, DeltaOperands, DocumentRuns, Tensor, delta_flops,
-    state_cols,
+    Category, DType, Delta as Call, DeltaAdvance, DeltaBackward, DeltaBegins, DeltaEnds, DeltaOperands,
+    Device, DocumentRuns, RunStates, Tensor, delta_flops, state_cols,
 };
 
+use super::borders::{self, RunMaps};
 use super::deal::{in_order, own_heads};
 use super::{documents, states};
+use crate::context::PIECES;
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -16,7 +18,7 @@ pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
 
-/// Sizes of gated DeltaNet on one rank.
+/// Sizes of gated DeltaNet on one rank; of all ranks, where they share documents ([`Ctx::to_heads`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeltaUse {
     /// Heads of q and of k.
@@ -32,9 +34,11 @@ pub struct DeltaUse {
 }
 
 struct Delta {
-    names: [&'static str; 2],
+    names: [&'static str; 3],
     how: DeltaUse,
     cp: usize,
+    /// Whether ranks pass states.
+    passes: bool,
 }
 
 impl Ctx<'_> {
@@ -42,22 +46,51 @@ impl Ctx<'_> {
     /// sizes b [t, heads], to [t, heads x value]. Per value head, `S <- e^g S`, `S <- S + step k (v - S^T k)^T` and
     /// `S^T q`, with `g = -exp(a_log) softplus(a + dt_bias)` and `step = beta sigmoid(b)`; q and k are divided by their
     /// lengths, and q by the root of their columns. The weights a_log and dt_bias are f32 [1, heads]. `names` are those
-    /// of the result and of the states that are kept for the backward pass. Rows are read in order, so this must be
-    /// outside rows regions.
+    /// of the result, of the states that are kept for the backward pass, and of those with which pieces of a document
+    /// begin on this rank, where ranks that share documents pass states. Rows are read in order, so this must be outside
+    /// rows regions.
     ///
     /// # Panics
-    /// If the shapes do not fit, or ranks pass states, of which its maps are no decays.
+    /// If the shapes do not fit.
     #[track_caller]
     pub fn delta(
         &mut self,
-        names: [&'static str; 2],
+        names: [&'static str; 3],
         [u, a, b]: [Val; 3],
         weights: [ParamId; 2],
         how: DeltaUse,
     ) -> Val {
-        let cp = self.sharers();
-        assert!(!self.spread.states, "delta {}: ranks exchange tokens for heads", names[0]);
-        self.apply(Delta { names, how, cp }, &[u, a, b], &weights)[0]
+        let (cp, passes) = (self.sharers(), self.spread.states);
+        self.apply(Delta { names, how, cp, passes }, &[u, a, b], &weights)[0]
+    }
+}
+
+/// The maps of its runs.
+struct Maps<'a> {
+    of: DeltaOperands<'a>,
+    device: &'a Device,
+    ws: &'a Tensor,
+}
+
+impl RunMaps for Maps<'_> {
+    fn sizes(&self) -> [usize; 2] {
+        let heads = self.of.heads();
+        [heads, heads * self.of.key * self.of.key]
+    }
+
+    fn ends(&self, ends: RunStates<'_>, matrices: &Tensor) {
+        self.device.machine.delta_ends(&DeltaEnds { of: self.of, ends, matrices }, self.ws);
+    }
+
+    fn begins(&self, dout: &Tensor, begins: RunStates<'_>) {
+        self.device.machine.delta_begins(&DeltaBegins { of: self.of, dout, begins }, self.ws);
+    }
+
+    fn advance(&self, way: usize, state: &Tensor, matrices: &Tensor, added: &Tensor) {
+        let after = self.device.empty(state.rows(), state.cols(), DType::F32, Category::Comm);
+        let op = DeltaAdvance { matrices, transposed: way == 1, before: state, added, after: &after };
+        self.device.machine.delta_advance(&op);
+        self.device.machine.copy(&after, state);
     }
 }
 
@@ -74,8 +107,8 @@ impl Delta {
         DeltaOperands { u, a, b, a_log, dt_bias, key_heads, key, eps, beta, documents }
     }
 
-    fn scratch(x: &Exec<'_>, of: &DeltaOperands<'_>, backward: bool) -> Tensor {
-        let bytes = x.device.machine.profile().workspace(&of.desc(backward));
+    fn scratch(&self, x: &Exec<'_>, of: &DeltaOperands<'_>, backward: bool) -> Tensor {
+        let bytes = x.device.machine.profile().workspace(&of.desc(self.passes, backward));
         x.device.empty(1, bytes as usize, DType::U8, Category::Workspace)
     }
 
@@ -93,10 +126,17 @@ impl Delta {
         let params: Vec<Tensor> = saved.params.iter().map(|weight| own_heads(x, weight)).collect();
         let dweights = [0, 1].map(|index| Some(own_heads(x, dw.get(index)?.as_ref()?)));
         let of = self.operands(&ins, &params, documents(x, "delta"));
-        let ws = Delta::scratch(x, &of, true);
+        let ws = self.scratch(x, &of, true);
         let ([du, da, db], dweights) =
             (dx.each_ref().map(Option::as_ref), dweights.each_ref().map(Option::as_ref));
-        let op = DeltaBackward { of, kept: &kept, dout: &dout, du, da, db, dweights };
+        let maps = Maps { of, device: x.device, ws: &ws };
+        let passed = borders::pieces(x)
+            .map(|pieces| (pieces, borders::returned(x, pieces, &maps, (&dout, saved.output(2)))));
+        let [before, after] = [0, 1].map(|side| {
+            let (pieces, states) = passed.as_ref()?;
+            Some(borders::states(pieces, side, &states[side]))
+        });
+        let op = DeltaBackward { of, before, after, kept: &kept, dout: &dout, du, da, db, dweights };
         x.device.machine.delta_backward(&op, &ws);
     }
 }
@@ -108,7 +148,7 @@ impl Op for Delta {
 
     #[track_caller]
     fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
-        let ([name, kept], DeltaUse { key_heads, key, .. }) = (self.names, self.how);
+        let ([name, kept, began], DeltaUse { key_heads, key, .. }) = (self.names, self.how);
         let (cols, heads) = (ins[0].cols, ins[1].cols);
         let values = cols.saturating_sub(2 * key_heads * key);
         let fits = heads > 0 && values > 0 && values.is_multiple_of(heads) && ins[2] == ins[1];
@@ -122,11 +162,13 @@ impl Op for Delta {
             self.cp
         );
         let kept = Out::statistic(kept, self.cp * state_cols(values / self.cp * key));
-        vec![Out::new(name, values, ins[0].dtype), kept]
+        let began = Out { rows: Some(PIECES), ..Out::statistic(began, (values + heads * key) * key) };
+        let outs = [Out::new(name, values, ins[0].dtype), kept, began];
+        outs.into_iter().take(if self.passes { 3 } else { 2 }).collect()
     }
 
     fn saves(&self, _: Want) -> Saves {
-        Saves { ins: vec![0, 1, 2], outs: vec![1] }
+        Saves { ins: vec![0, 1, 2], outs: if self.passes { vec![1, 2] } else { vec![1] } }
     }
 
     fn backward(&self) -> Backward {
@@ -144,12 +186,17 @@ impl Op for Delta {
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         let states = states(x, "delta", self.how.memory);
+        let began = outs.get(2);
         let (ins, outs) =
             ([0, 1, 2].map(|index| in_order(x, &ins[index])), [0, 1].map(|index| in_order(x, &outs[index])));
         let params: Vec<Tensor> = params.iter().map(|weight| own_heads(x, weight)).collect();
         let of = self.operands(&ins, &params, documents(x, "delta"));
-        let ws = Delta::scratch(x, &of, false);
-        x.device.machine.delta(&Call { of, states: &states, out: &outs[0], kept: &outs[1] }, &ws);
+        let ws = self.scratch(x, &of, false);
+        let maps = Maps { of, device: x.device, ws: &ws };
+        let passed = borders::pieces(x).zip(began);
+        let passed = passed.map(|(pieces, began)| (pieces, borders::passed(x, pieces, &maps, began)));
+        let before = passed.as_ref().map(|(pieces, began)| borders::states(pieces, 0, began));
+        x.device.machine.delta(&Call { of, before, states: &states, out: &outs[0], kept: &outs[1] }, &ws);
     }
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {

@@ -38,7 +38,7 @@ impl Sizes {
 
     fn record(&self, cx: &mut Ctx<'_>, x: Val, p: &[ParamId]) -> Val {
         let parts = cx.split(["u", "a", "b"], x, [self.cols(), self.heads, self.heads], None);
-        cx.delta(["y", "states"], parts, [p[0], p[1]], self.how())
+        cx.delta(["y", "states", "began"], parts, [p[0], p[1]], self.how())
     }
 }
 

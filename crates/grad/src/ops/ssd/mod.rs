@@ -2,14 +2,14 @@
 //! each row, from nothing in each document.
 
 use fathom_tensor::{
-    Category, DType, DocumentRuns, Ssd as Call, SsdBackward, SsdBegins, SsdEnds, SsdOperands, Tensor,
-    ssd_flops, state_cols,
+    Category, DType, DocumentRuns, Machine, RunStates, Ssd as Call, SsdBackward, SsdBegins, SsdEnds,
+    SsdOperands, Tensor, ssd_flops, state_cols,
 };
 
-use super::borders::{self, Maps};
+use super::borders::{self, RunMaps};
 use super::deal::{in_order, own_heads};
 use super::{documents, states};
-use crate::context::{PIECES, Pieces};
+use crate::context::PIECES;
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -63,6 +63,31 @@ impl Ctx<'_> {
     }
 }
 
+/// The maps of its runs.
+struct Maps<'a> {
+    of: SsdOperands<'a>,
+    machine: &'a dyn Machine,
+    ws: &'a Tensor,
+}
+
+impl RunMaps for Maps<'_> {
+    fn sizes(&self) -> [usize; 2] {
+        [self.of.heads(); 2]
+    }
+
+    fn ends(&self, ends: RunStates<'_>, decays: &Tensor) {
+        self.machine.ssd_ends(&SsdEnds { of: self.of, ends, decays }, self.ws);
+    }
+
+    fn begins(&self, dy: &Tensor, begins: RunStates<'_>) {
+        self.machine.ssd_begins(&SsdBegins { of: self.of, dy, begins }, self.ws);
+    }
+
+    fn advance(&self, _: usize, state: &Tensor, decays: &Tensor, added: &Tensor) {
+        self.machine.ssd_advance(state, &decays.reshape(1, decays.rows()), added);
+    }
+}
+
 impl Ssd {
     fn operands<'a>(
         &self,
@@ -82,45 +107,6 @@ impl Ssd {
         x.device.empty(1, bytes as usize, DType::U8, Category::Workspace)
     }
 
-    /// The states before this rank's runs, composed from what all pieces before them make of zero; they are kept with the
-    /// decays of its own.
-    fn passed(
-        &self,
-        x: &Exec<'_>,
-        pieces: &Pieces,
-        of: &SsdOperands<'_>,
-        kept: &Tensor,
-        ws: &Tensor,
-    ) -> Tensor {
-        let (own, began) = (Maps::new(x, kept.cols(), of.heads()), Maps::of(kept.clone(), of.heads()));
-        let (ends, decays) = (own.states(), own.decays());
-        let ends = borders::states(pieces, 1, &ends);
-        x.device.machine.ssd_ends(&SsdEnds { of: *of, ends, decays: &decays }, ws);
-        borders::compose(x, pieces, &pieces.ways[0], &own, &began.states());
-        x.device.machine.copy(&decays, &began.decays());
-        began.states()
-    }
-
-    /// The states before runs, and the gradients of those after them.
-    fn returned(
-        &self,
-        x: &Exec<'_>,
-        pieces: &Pieces,
-        saved: &SavedValues,
-        (of, dy): (&SsdOperands<'_>, &Tensor),
-        ws: &Tensor,
-    ) -> [Tensor; 2] {
-        let began = Maps::of(saved.output(2).clone(), of.heads());
-        let own = Maps::new(x, began.rows.cols(), of.heads());
-        let begins = own.states();
-        x.device.machine.copy(&began.decays(), &own.decays());
-        let begins = borders::states(pieces, 0, &begins);
-        x.device.machine.ssd_begins(&SsdBegins { of: *of, dy, begins }, ws);
-        let after = x.device.empty(PIECES, begins.states.cols(), DType::F32, Category::Comm);
-        borders::compose(x, pieces, &pieces.ways[1], &own, &after);
-        [began.states(), after]
-    }
-
     /// The gradients that are wanted.
     fn backward(
         &self,
@@ -137,8 +123,9 @@ impl Ssd {
         let of = self.operands(&ins, &params, documents(x, "ssd"));
         let ws = self.scratch(x, &of, true);
         let (du, ddt, dweights) = (du.as_ref(), ddt.as_ref(), dweights.each_ref().map(Option::as_ref));
-        let passed =
-            borders::pieces(x).map(|pieces| (pieces, self.returned(x, pieces, saved, (&of, &dy), &ws)));
+        let maps = Maps { of, machine: &*x.device.machine, ws: &ws };
+        let passed = borders::pieces(x)
+            .map(|pieces| (pieces, borders::returned(x, pieces, &maps, (&dy, saved.output(2)))));
         let [before, after] = [0, 1].map(|side| {
             let (pieces, states) = passed.as_ref()?;
             Some(borders::states(pieces, side, &states[side]))
@@ -199,8 +186,9 @@ impl Op for Ssd {
         let params: Vec<Tensor> = params.iter().map(|weight| own_heads(x, weight)).collect();
         let of = self.operands(&ins, &params, documents(x, "ssd"));
         let ws = self.scratch(x, &of, false);
+        let maps = Maps { of, machine: &*x.device.machine, ws: &ws };
         let passed = borders::pieces(x).zip(began);
-        let passed = passed.map(|(pieces, began)| (pieces, self.passed(x, pieces, &of, began, &ws)));
+        let passed = passed.map(|(pieces, began)| (pieces, borders::passed(x, pieces, &maps, began)));
         let before = passed.as_ref().map(|(pieces, began)| borders::states(pieces, 0, began));
         x.device.machine.ssd(&Call { of, before, states: &states, y: &outs[0], kept: &outs[1] }, &ws);
     }

@@ -182,6 +182,9 @@ impl Machine for Plain {
     fn ssd_ends(&self, _: &SsdEnds<'_>, _: &Tensor) {}
     fn ssd_begins(&self, _: &SsdBegins<'_>, _: &Tensor) {}
     fn ssd_advance(&self, _: &Tensor, _: &Tensor, _: &Tensor) {}
+    fn delta_ends(&self, _: &DeltaEnds<'_>, _: &Tensor) {}
+    fn delta_begins(&self, _: &DeltaBegins<'_>, _: &Tensor) {}
+    fn delta_advance(&self, _: &DeltaAdvance<'_>) {}
     fn delta(&self, _: &Delta<'_>, _: &Tensor) {}
     fn delta_backward(&self, _: &DeltaBackward<'_>, _: &Tensor) {}
     fn jitter(&self, _: &Tensor, _: &Tensor, _: &Tensor) {}
