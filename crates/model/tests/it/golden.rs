@@ -244,7 +244,9 @@ fn three_adamw_steps() {
                 let losses = run.backward(&Places::none(), &mut grads);
                 let sum = run.sum(&losses);
                 let wrong = (sum / input.valid / golden - 1.0).abs();
-                report.check(format!("{} {which} loss after {step} steps", name(&case)), wrong, 1e-5);
+                // AdamW divides gradients by their size: roundings of those near zero grow with each step.
+                let tolerance = if step < 3 { 1e-5 } else { 2e-5 };
+                report.check(format!("{} {which} loss after {step} steps", name(&case)), wrong, tolerance);
                 let loss = run.device.from_f32(1, 1, &[sum as f32], Category::Data);
                 let update = Update { loss: &loss, count: &count };
                 let done = adamw.update(&run.device, &mut run.params, &grads, update, &settings);
