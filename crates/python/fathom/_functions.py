@@ -148,6 +148,8 @@ def call_reward(reward: Reward, tokenizer: Callable[[], Any]) -> Caller:
         else:
             arguments = {name: value for name, value in {**columns, **of}.items() if name in named}
         found = _run(reward.function, arguments)
+        if not hasattr(found, "__len__"):
+            raise Error(f"reward `{reward.name}` gave {found!r:.80}, not a number for each answer")
         if len(found) != len(of["answers"]):
             raise Error(f"reward `{reward.name}` gave {len(found)} numbers for {len(of['answers'])} answers")
         calls.numbers(number, [None if value is None else float(value) for value in found])
@@ -214,12 +216,32 @@ def write_rewards(rewards: list[Reward], folder: str, begun: bool) -> str:
         raise Error(
             f"{path}: the run was begun with other rewards or versions of them; give the same ones to go on, or another folder (out=..)"
         )
+    if had is not None and begun:
+        text += _changes(had, text)
     if had != text:
         os.makedirs(folder, exist_ok=True)
         with open(f"{path}.part", "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(f"{path}.part", path)
     return path
+
+
+def _changes(had: str, text: str) -> str:
+    """Comments for a file of rewards: the earlier sources of functions that were changed without another version."""
+    import tomllib
+    import warnings
+
+    before, now = ({of.get("name"): of.get("source") for of in tomllib.loads(of)["reward"]} for of in (had, text))
+    lines = [line for line in had.splitlines() if line.startswith("# ")]
+    for name, source in before.items():
+        if source is not None and now.get(name) not in (None, source):
+            lines.append(f"# {name} had the source {source} before the run was resumed.")
+            warnings.warn(
+                f"the source of reward `{name}` has changed since the run was begun: answers from here on are scored by the new "
+                "one (@fathom.reward(version=..) makes such a change an error)",
+                stacklevel=4,
+            )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _versions(text: str) -> list[tuple[Any, ...]]:

@@ -111,24 +111,28 @@ _SAMPLING = {
     "ignore_eos": "ignore_eos",
 }
 
+_STRUCTURES = ("json_schema", "regex", "choice", "grammar")
+
 
 def _request(prompt: dict[str, Any], settings: dict[str, Any]) -> str:
     """A request as JSON."""
     sampling: dict[str, Any] = {}
     request: dict[str, Any] = {"prompt": prompt, "sampling": sampling}
+    structures = [name for name in _STRUCTURES if settings.get(name) is not None]
+    if len(structures) > 1:
+        raise Error(f"an answer has one structure, not {' and '.join(structures)}")
     for name, value in settings.items():
         if value is None:
             continue
         if name in _SAMPLING:
             sampling[_SAMPLING[name]] = [value] if name in ("stop", "stop_strings") and isinstance(value, str) else value
         elif name == "do_sample":
-            if not value:
-                sampling["temperature"] = 0.0
+            continue
         elif name in ("answers", "n", "num_return_sequences"):
             request["answers"] = value
         elif name in ("logprobs", "prompt_logprobs"):
             request[name] = int(value)
-        elif name == "beams":
+        elif name in ("beams", "num_beams"):
             request["beams"] = {"width": value, "length_penalty": 1.0, "early_stopping": "likely"}
         elif name == "deadline_s":
             request["deadline_s"] = value
@@ -146,6 +150,10 @@ def _request(prompt: dict[str, Any], settings: dict[str, Any]) -> str:
             near = get_close_matches(name, [*_SAMPLING, "answers", "logprobs", "json_schema", "regex", "choice"], 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise Error(f"generation has no setting `{name}`{hint}")
+    if (sampled := settings.get("do_sample")) is not None:
+        sampling["temperature"] = sampling.get("temperature", 1.0) if sampled else 0.0
+    if sampling.get("temperature") and "seed" not in sampling:
+        sampling["seed"] = int.from_bytes(os.urandom(4), "little")
     return json.dumps(request)
 
 
@@ -233,10 +241,11 @@ class Model:
 
     It is a context manager: its memory returns at `close`, and also when the last reference to it goes."""
 
-    __slots__ = ("__weakref__", "_card", "_inner", "path")
+    __slots__ = ("__weakref__", "_card", "_inner", "_process", "path")
 
     def __init__(self, inner: Any, path: str) -> None:
         self._inner = inner
+        self._process = os.getpid()
         self.path = path
         """Where it was opened."""
         self._card: Card | None = None
@@ -288,7 +297,10 @@ class Model:
 
         Settings have Transformers' names, and Fathom's defaults, with which the most likely tokens are taken:
         `max_new_tokens` (256), `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `seed`, `stop`,
-        `logprobs`, `answers`, `beams`, `json_schema`, `regex`, `choice`, `grammar`."""
+        `logprobs`, `answers`, `beams`, `json_schema`, `regex`, `choice`, `grammar`. Answers that are drawn without a `seed`
+        have a new one each."""
+        if isinstance(prompt, (list, tuple)) and not prompt:
+            return []
         if not _is_many(prompt):
             return self._answers([_prompt(prompt)], settings)[0]
         return self._answers([_prompt(of) for of in prompt], settings)
@@ -389,8 +401,10 @@ class Model:
         return self._card
 
     def close(self) -> None:
-        """Ends its requests and frees its memory."""
-        self._inner.close()
+        """Takes no more requests, and frees its memory once those in progress have ended. In a process that was forked it
+        does nothing: the model is its parent's."""
+        if os.getpid() == self._process:
+            self._inner.close()
 
     def _end(self) -> None:
         self.close()

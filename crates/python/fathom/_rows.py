@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import numbers
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -71,11 +72,14 @@ def _write(rows: Any, path: str) -> None:
     count = 0
     with open(path, "w", encoding="utf-8") as file:
         write = file.write
-        encode = json.JSONEncoder(ensure_ascii=False, default=_plain).encode
+        encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_plain).encode
         for row in _rows(rows):
             if not isinstance(row, dict):
                 row = dict(row) if hasattr(row, "keys") else {"text": row} if isinstance(row, str) else _refused(row)
-            write(encode(row))
+            try:
+                write(encode(row))
+            except ValueError as error:
+                raise Error(f"row {count}: {error}") from error
             write("\n")
             count += 1
     if count == 0:
@@ -95,6 +99,8 @@ def _plain(value: Any) -> Any:
 
 def _rows(rows: Any) -> Iterable[Any]:
     """The rows of a table or an iterator as dicts."""
+    if isinstance(rows, dict):
+        raise Error("rows are a list of dicts, one for each row, not one dict; a dict of columns is a table: pyarrow.table(rows)")
     if isinstance(rows, (list, tuple)) or iter_is_once(rows):
         same: Iterable[Any] = rows
         return same
@@ -113,4 +119,11 @@ def _rows(rows: Any) -> Iterable[Any]:
 def _of_pandas(rows: Any) -> Iterator[dict[str, Any]]:
     names = [str(name) for name in rows.columns]
     for row in rows.itertuples(index=False, name=None):
-        yield {name: None if value != value else value for name, value in zip(names, row, strict=True)}
+        yield {name: None if _is_missing(value) else value for name, value in zip(names, row, strict=True)}
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a cell is one of pandas' marks of nothing: NaN, NA, NaT."""
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, numbers.Real) and bool(value != value)

@@ -16,7 +16,7 @@ from fathom._table import Table
 from fathom.errors import Error, RewardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from fathom._functions import Caller
     from fathom._model import Model
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Events that wait for a reader; the oldest steps are dropped, and the log has all.
 _MOST = 10_000
+# Events of the log that callbacks hear, and their methods.
+_LOGGED = {"rollout": "on_rollout", "checkpoint": "on_checkpoint"}
 
 
 class Happening(SimpleNamespace):
@@ -85,22 +87,44 @@ class Callback:
 
 
 class _Log:
-    """New lines of a run's log."""
+    """New events of a run's log. The core may replace the file by a shorter one: when a run resumes, it drops what
+    happened after its checkpoint."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, names: Collection[str]) -> None:
         self.path = path
-        self.at = os.path.getsize(path) if os.path.exists(path) else 0
+        self._names = [f'"{name}"'.encode() for name in names]
+        self._file, self._at = 0, 0
+        # Lines that were passed on, or were there before.
+        self._known: set[bytes] = set()
+        self.new()
 
     def new(self) -> list[dict[str, Any]]:
+        """The events of these names that were written since the last call."""
         try:
             with open(self.path, "rb") as file:
-                file.seek(self.at)
+                status = os.fstat(file.fileno())
+                if status.st_ino != self._file or status.st_size < self._at:
+                    self._file, self._at = status.st_ino, 0
+                file.seek(self._at)
                 text = file.read()
         except OSError:
             return []
         end = text.rfind(b"\n") + 1
-        self.at += end
-        return [json.loads(line) for line in text[:end].splitlines() if line.strip()]
+        self._at += end
+        lines = [line for line in text[:end].splitlines() if any(name in line for name in self._names)]
+        found = [line for line in lines if line not in self._known]
+        self._known.update(found)
+        return [json.loads(line) for line in found]
+
+
+def _events(path: str) -> list[dict[str, Any]]:
+    """All events of a log, without a last line that is not whole."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except OSError:
+        return []
+    return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines() if line.strip()]
 
 
 class Run:
@@ -153,7 +177,7 @@ class Run:
     # Watching.
 
     def _begin(self, channel: Any) -> None:
-        log, control = _Log(self._log), Control(self)
+        log, control = _Log(self._log, _LOGGED), Control(self)
         shown = Progress()
 
         def work() -> None:
@@ -207,9 +231,8 @@ class Run:
             shown.line(str(of), kind)
 
     def _logged(self, events: Iterable[dict[str, Any]], control: Control) -> None:
-        names = {"rollout": "on_rollout", "checkpoint": "on_checkpoint"}
         for event in events:
-            name = names.get(event.get("event", ""))
+            name = _LOGGED.get(event.get("event", ""))
             if name is not None and self._callbacks:
                 event.pop("event")
                 self._tell(name, Happening(**event), control)
@@ -328,11 +351,7 @@ class Run:
     @property
     def events(self) -> list[dict[str, Any]]:
         """All lines of its log."""
-        if not os.path.exists(self._log):
-            return []
-        log = _Log(self._log)
-        log.at = 0
-        return log.new()
+        return _events(self._log)
 
     @property
     def metrics(self) -> Table:

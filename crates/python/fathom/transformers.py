@@ -1,5 +1,6 @@
-"""Transformers' names over Fathom: programs that load a model and generate need their imports changed alone. What has no
-equivalent is refused by its name."""
+"""Transformers' names over Fathom, for programs that load a model and generate from token ids, texts or conversations. Tokenizers
+are `fathom.Tokenizer`, which returns lists, and a model is not a module: it has no forward pass, and `fathom.Model` has logits and
+hidden states. A setting that has no equivalent is refused by its name."""
 
 from __future__ import annotations
 
@@ -33,18 +34,20 @@ class CausalLM:
         self.model = model
 
     def generate(self, input_ids: Any, **settings: Any) -> list[list[int]]:
-        """Continues token ids; returns them with what follows, a list for each."""
-        settings.pop("attention_mask", None)
+        """Continues token ids; returns them with what follows, a list for each. Tokens that `attention_mask` leaves out
+        are not read."""
+        mask = settings.pop("attention_mask", None)
         settings.pop("pad_token_id", None)
-        ids: Any = input_ids.tolist() if hasattr(input_ids, "tolist") else list(input_ids)
-        if ids and not isinstance(ids[0], list):
-            ids = [ids]
+        ids, kept = _lists(input_ids), None if mask is None else _lists(mask)
+        prompts = ids
+        if kept is not None:
+            if [len(row) for row in kept] != [len(row) for row in ids]:
+                raise Error("generate: attention_mask has another shape than input_ids")
+            prompts = [[token for token, keep in zip(*rows, strict=True) if keep] for rows in zip(ids, kept, strict=True)]
         settings.setdefault("max_new_tokens", 20)
-        if settings.get("do_sample"):
-            settings.setdefault("temperature", 1.0)
-        settings.pop("do_sample", None)
-        found = self.model.generate(ids, **settings)
-        return [[*before, *answer.ids] for before, answer in zip(ids, found, strict=True)]
+        found = self.model.generate(prompts, **settings)
+        answers = [of if isinstance(of, list) else [of] for of in found]
+        return [[*before, *answer.ids] for before, several in zip(ids, answers, strict=True) for answer in several]
 
     def eval(self) -> CausalLM:
         """Models are ready to be asked."""
@@ -71,6 +74,13 @@ class AutoModelForCausalLM:
             raise Error(f"AutoModelForCausalLM.from_pretrained: dtype={name} is not there; bfloat16 and float32 are")
         _refuse("AutoModelForCausalLM.from_pretrained", settings, _IGNORED)
         return CausalLM(Model.from_pretrained(path, precision=_TYPES[name]))
+
+
+def _lists(ids: Any) -> list[list[int]]:
+    """Rows of numbers, from one row or several, of any array."""
+    found: Any = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    rows: list[list[int]] = found if found and isinstance(found[0], (list, tuple)) else [found]
+    return rows
 
 
 def pipeline(task: str, model: str | os.PathLike[str], **settings: Any) -> Any:

@@ -1,5 +1,6 @@
-"""TRL's trainers over Fathom's recipes: programs that were written for TRL need their imports changed alone. Settings are
-translated as `fathom recipes from` translates TRL's files; what has no equivalent is refused by its name."""
+"""TRL's trainers over Fathom's recipes. Settings are translated as `fathom recipes from` translates TRL's files; a setting that
+would change what is trained or written, and has no equivalent, is refused by its name. A trainer takes the tokenizer and the chat
+template of the model's folder."""
 
 from __future__ import annotations
 
@@ -30,7 +31,6 @@ _IGNORED = {
     "do_train",
     "gradient_checkpointing",
     "gradient_checkpointing_kwargs",
-    "hub_model_id",
     "log_completions",
     "log_level",
     "logging_dir",
@@ -38,16 +38,24 @@ _IGNORED = {
     "logging_steps",
     "logging_strategy",
     "overwrite_output_dir",
-    "push_to_hub",
     "remove_unused_columns",
-    "report_to",
     "run_name",
-    "save_strategy",
     "tf32",
     "use_cpu",
     "use_vllm",
     "vllm_mode",
     "vllm_gpu_memory_utilization",
+}
+
+# Settings that ask for nothing with these values, and what to do for others.
+_NOTHING: dict[str, tuple[tuple[Any, ...], str]] = {
+    "hub_model_id": ((None,), "nothing is uploaded; run.folder has the model"),
+    "push_to_hub": ((None, False), "nothing is uploaded; run.folder has the model"),
+    "report_to": ((None, "none", "all", "tensorboard", [], ["none"], ["tensorboard"]), "the recipe's keys are run.wandb and run.mlflow"),
+    "save_strategy": ((None, "steps", "epoch"), "the recipe's keys are checkpoint.every_steps and checkpoint.every_s"),
+    "save_total_limit": ((None,), "the recipe's key is checkpoint.keep"),
+    "eval_strategy": ((None, "no"), "data.held_out_share of the rows is held out and measured"),
+    "group_by_length": ((None, False), "samples are packed"),
 }
 
 
@@ -60,12 +68,20 @@ class _Config:
 
     def __init__(self, output_dir: str | os.PathLike[str] | None = None, **settings: Any) -> None:
         self.output_dir = None if output_dir is None else os.fspath(output_dir)
-        self.settings = settings
         self.__dict__.update(settings)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings by name, those that were assigned later among them."""
+        return {name: value for name, value in vars(self).items() if name != "output_dir"}
 
     def recipe(self, model: str, others: dict[str, Any] | None = None) -> Recipe:
         """The recipe that these settings are."""
-        told = {name: value for name, value in self.settings.items() if name not in _IGNORED | self.own and value is not None}
+        for name, (values, instead) in _NOTHING.items():
+            if self.settings.get(name) not in values:
+                raise Error(f"{type(self).__name__}: the setting `{name}` has no equivalent here: {instead}")
+        skipped = _IGNORED | self.own | _NOTHING.keys()
+        told = {name: value for name, value in self.settings.items() if name not in skipped and value is not None}
         refused = {
             name: value for name, value in told.items() if isinstance(value, (list, dict)) and not _plain(value)
         }
@@ -138,17 +154,31 @@ class RLOOConfig(_Config):
 
 
 class LoraConfig:
-    """An adapter, by PEFT's names (`peft_config=`)."""
+    """An adapter, by PEFT's names and defaults (`peft_config=`)."""
 
-    def __init__(self, r: int = 8, lora_alpha: float = 8, **settings: Any) -> None:
-        self.settings = {"use_peft": True, "lora_r": r, "lora_alpha": lora_alpha}
-        names = {"lora_dropout": "lora_dropout", "target_modules": "lora_target_modules", "use_dora": "use_dora"}
+    def __init__(self, r: int = 8, lora_alpha: float = 8, lora_dropout: float = 0.0, **settings: Any) -> None:
+        self.settings = {"use_peft": True, "lora_r": r, "lora_alpha": lora_alpha, "lora_dropout": lora_dropout}
         for name, value in settings.items():
-            if name in ("task_type", "bias", "inference_mode"):
-                continue
-            if name not in names:
-                raise Error(f"LoraConfig: the setting `{name}` has no equivalent here")
-            self.settings[names[name]] = value
+            if name in _ADAPTER:
+                self.settings[_ADAPTER[name]] = value
+            elif value not in _PLAIN.get(name, ()):
+                raise Error(f"LoraConfig: the setting `{name}={value!r}` has no equivalent here")
+
+
+# Settings of an adapter as TRL's arguments, and values of others that ask for nothing.
+_ADAPTER = {
+    "target_modules": "lora_target_modules",
+    "use_dora": "use_dora",
+    "use_rslora": "use_rslora",
+    "modules_to_save": "lora_modules_to_save",
+}
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "task_type": (None, "CAUSAL_LM", "SEQ_CLS"),
+    "bias": ("none",),
+    "inference_mode": (False,),
+    "fan_in_fan_out": (False,),
+    "init_lora_weights": (True,),
+}
 
 
 class _Trainer:
@@ -191,7 +221,9 @@ class _Trainer:
         return {}
 
     def train(self, resume_from_checkpoint: Any = None) -> Run:
-        """Trains; a run in `output_dir` that was stopped goes on."""
+        """Trains; a run in `output_dir` that was stopped goes on from its last checkpoint."""
+        if resume_from_checkpoint not in (None, True):
+            raise Error(f"{type(self).__name__}: a run goes on from its last checkpoint; `resume_from_checkpoint` takes no other")
         self.run = _run.train(self.recipe, rows=self.train_dataset, callbacks=self.callbacks, **self._given())
         return self.run
 
@@ -204,19 +236,25 @@ class _Trainer:
 
     def save_model(self, output_dir: str | os.PathLike[str] | None = None) -> None:
         """The run has saved the model in its folder; a copy is written to another one."""
-        if output_dir is not None and self.run is not None:
+        if self.run is None:
+            raise Error(f"{type(self).__name__}: nothing is trained yet; call train()")
+        if output_dir is not None:
             from fathom._verbs import export
 
             export(self.run.folder, output_dir)
 
 
 def _peft(config: Any) -> LoraConfig:
-    """PEFT's own object."""
-    of = {name: getattr(config, name) for name in ("r", "lora_alpha", "lora_dropout", "use_dora") if hasattr(config, name)}
-    modules = getattr(config, "target_modules", None)
-    if modules is not None:
-        of["target_modules"] = modules if isinstance(modules, str) else sorted(modules)
-    return LoraConfig(**of)
+    """PEFT's own object: settings that differ from PEFT's defaults."""
+    usual = type(config)()
+    changed = {name: value for name, value in vars(config).items() if value != getattr(usual, name, None)}
+    for name in ("peft_type", "base_model_name_or_path", "revision", "auto_mapping", "peft_version"):
+        changed.pop(name, None)
+    if "task_type" in changed:
+        changed["task_type"] = str(getattr(changed["task_type"], "value", changed["task_type"]))
+    if isinstance(changed.get("target_modules"), (set, tuple)):
+        changed["target_modules"] = sorted(changed["target_modules"])
+    return LoraConfig(**{"r": config.r, "lora_alpha": config.lora_alpha, **changed})
 
 
 class SFTTrainer(_Trainer):
@@ -265,7 +303,7 @@ class _PolicyTrainer(_Trainer):
             from fathom._functions import Reward
 
             self.rewards = [
-                Reward(getattr(of, "function", of), getattr(of, "name", None), getattr(of, "version", ""), weight)
+                Reward(getattr(of, "function", of), getattr(of, "name", None), getattr(of, "version", ""), weight, getattr(of, "pure", True))
                 for of, weight in zip(self.rewards, weights, strict=True)
             ]
 

@@ -103,6 +103,70 @@ def test_callbacks_observe_and_stop_and_the_same_call_goes_on(run: Any, text: Pa
     assert bits(tmp_path / "run") == bits(run.folder)
 
 
+CALLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[3])
+from pathlib import Path
+from conftest import tiny_recipe
+import fathom
+
+class Watch(fathom.Callback):
+    def on_step(self, step, control):
+        if step.step == int(sys.argv[4]):
+            os.kill(os.getpid(), signal.SIGKILL)
+    def on_checkpoint(self, checkpoint, control):
+        print(checkpoint.step, flush=True)
+
+recipe = tiny_recipe(Path(sys.argv[1]), Path(sys.argv[2]))
+recipe.set("checkpoint.every_steps", 4)
+fathom.train(recipe, callbacks=[Watch])
+"""
+
+
+def test_callbacks_of_a_resumed_run_hear_what_is_new(text: Path, tmp_path: Path) -> None:
+    """The log is cut to the checkpoint, so that it is shorter than it was when the run was started again."""
+
+    def process(kill_at: int) -> tuple[int, list[int]]:
+        command = [sys.executable, "-W", "error", "-c", CALLED, str(text), str(tmp_path / "run"), os.path.dirname(__file__), str(kill_at)]
+        done = subprocess.run(command, timeout=120, capture_output=True, text=True)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.returncode, [int(line) for line in done.stdout.split()]
+
+    assert process(7)[0] == -signal.SIGKILL
+    code, heard = process(11)
+    assert code == -signal.SIGKILL and set(heard) <= {4, 8}
+    code, heard = process(0)
+    assert code == 0 and heard[-1] == 15 and heard == sorted(set(heard))
+
+
+def test_a_changed_reward_is_recorded_and_said(tmp_path: Path) -> None:
+    from fathom._functions import Reward, write_rewards
+
+    def length(answers: list[str]) -> list[float]:
+        return [float(len(text)) for text in answers]
+
+    first = Reward(length)
+    file = Path(write_rewards([first], str(tmp_path), False))
+    write_rewards([first], str(tmp_path), True)
+    assert "#" not in file.read_text()
+    changed = Reward(lambda answers: [-1.0 for _ in answers], "length")
+    with pytest.warns(UserWarning, match="length.*changed"):
+        write_rewards([changed], str(tmp_path), True)
+    assert first.source in file.read_text() and changed.source in file.read_text()
+    write_rewards([changed], str(tmp_path), True)
+    assert file.read_text().count("# length had") == 1
+
+
+def test_missing_cells_and_numbers_that_are_none(tmp_path: Path) -> None:
+    from fathom._rows import _is_missing, _rows, paths
+
+    assert _is_missing(float("nan")) and not _is_missing(0.0) and not _is_missing("x")
+    with pytest.raises(fathom.Error, match="row 1"):
+        paths([{"text": "a"}, {"text": float("nan")}], str(tmp_path))
+    with pytest.raises(fathom.Error, match="list of dicts"):
+        _rows({"prompt": ["a"], "completion": ["b"]})
+
+
 def test_a_checkpoint_is_saved_when_it_is_asked_for(run: Any, text: Path, tmp_path: Path) -> None:
     saved = []
 

@@ -121,3 +121,29 @@ def test_settings_without_an_equivalent_are_refused_by_name(path: str) -> None:
         SFTTrainer(model=path, train_dataset=lessons(), eval_dataset=lessons())
     with pytest.raises(fathom.Error, match="ref_model"):
         DPOTrainer(model=path, ref_model=path, train_dataset=PAIRS)
+    refused: dict[str, Any] = {"push_to_hub": True, "report_to": "wandb", "save_strategy": "no", "group_by_length": True}
+    for name, value in refused.items():
+        with pytest.raises(fathom.Error, match=name):
+            SFTTrainer(model=path, args=SFTConfig(**{name: value}), train_dataset=lessons())
+    with pytest.raises(fathom.Error, match="resume_from_checkpoint"):
+        SFTTrainer(model=path, train_dataset=lessons()).train(resume_from_checkpoint="checkpoint-2")
+    with pytest.raises(fathom.Error, match="train"):
+        SFTTrainer(model=path, train_dataset=lessons()).save_model("out")
+
+
+def test_settings_may_be_assigned_later(path: str) -> None:
+    args = SFTConfig(learning_rate=1e-3, max_steps=4)
+    args.max_steps = 2  # type: ignore[attr-defined]
+    given = SFTTrainer(model=path, args=SFTConfig(learning_rate=1e-3, max_steps=2))
+    assert SFTTrainer(model=path, args=args).recipe.diff(given.recipe) == []
+
+
+def test_adapters_have_pefts_defaults_and_refuse_what_they_lack(path: str) -> None:
+    def recipe(**of: Any) -> Any:
+        return SFTTrainer(model=path, peft_config=LoraConfig(r=4, **of)).recipe
+
+    assert recipe().adapter.dropout in (None, 0.0)
+    assert recipe(use_rslora=True).adapter.method == "rslora"
+    for name, value in {"bias": "all", "rank_pattern": {"q": 2}, "init_lora_weights": "pissa", "task_type": "TOKEN_CLS"}.items():
+        with pytest.raises(fathom.Error, match=name):
+            recipe(**{name: value})
