@@ -244,8 +244,10 @@ fn three_adamw_steps() {
                 let losses = run.backward(&Places::none(), &mut grads);
                 let sum = run.sum(&losses);
                 let wrong = (sum / input.valid / golden - 1.0).abs();
-                // AdamW divides gradients by their size: roundings of those near zero grow with each step.
-                let tolerance = if step < 3 { 1e-5 } else { 2e-5 };
+                // AdamW divides gradients by their size, so that roundings of those near zero grow: with AVX-512 to 1.2e-5 in
+                // one case, and below 4e-6 in all others.
+                let grown = (name(&case).as_str(), which, step) == ("qwen3_5_moe", "packed", 3);
+                let tolerance = if grown { 2e-5 } else { 1e-5 };
                 report.check(format!("{} {which} loss after {step} steps", name(&case)), wrong, tolerance);
                 let loss = run.device.from_f32(1, 1, &[sum as f32], Category::Data);
                 let update = Update { loss: &loss, count: &count };
