@@ -15,8 +15,8 @@ pub(super) fn pieces<'a>(x: &Exec<'a>) -> Option<&'a Pieces> {
     batch.context.as_ref().and_then(crate::Context::pieces)
 }
 
-/// What an operation makes of states at borders of its runs, which is a map of each run: it multiplies a state by its factors, a decay or
-/// a matrix for each head, and adds what it makes of zero.
+/// Maps of an operation from the state before each of its runs to the state after it: `factors x state + end`. The factors are a decay or
+/// a matrix for each head, and the end is the state after a run that begins with zero.
 pub(super) trait RunMaps {
     /// Heads, and factors of all of them.
     fn sizes(&self) -> [usize; 2];

@@ -150,7 +150,7 @@ fn states_are_passed_where_they_are_fewer_bytes() {
     // A token sends 292 columns there and back, a piece 1,028 numbers of a state and its decays, and three rows of 160.
     let spec = mamba2(false);
     assert_eq!([32, 256, 1 << 14].map(|tokens| passes(&spec, tokens)), [None, Some(3), Some(3)]);
-    // Of gated DeltaNet a token sends 136 columns, a piece 1,536 numbers of states and matrices, and three rows of 96.
+    // A token of gated DeltaNet sends 136 columns; a piece sends 1,536 numbers of states and matrices, and three rows of 96.
     let delta = gated_delta(false);
     assert_eq!([32, 256, 1 << 14].map(|tokens| passes(&delta, tokens)), [None, Some(3), Some(3)]);
     assert_eq!(by(CpScan::A2a, 2).passes(&spec, 1 << 14, DType::F32), None);

@@ -109,7 +109,7 @@ pub struct DeltaAdvance<'a> {
     pub transposed: bool,
     /// The states.
     pub before: &'a [f32],
-    /// What is added.
+    /// The states after a run that begins with zero, which are added.
     pub added: &'a [f32],
     /// The result.
     pub after: *mut f32,

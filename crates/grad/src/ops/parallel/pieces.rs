@@ -59,7 +59,7 @@ impl Ctx<'_> {
             return x;
         }
         let share = if all { 1 } else { spread.share() };
-        only(self.apply_to(share, Shared { name, ranks: spread.ranks, all }, &[x], &[]))
+        only(self.apply_to(share, RowExchange { name, ranks: spread.ranks, all }, &[x], &[]))
     }
 
     fn piece(&mut self, name: &'static str, x: Val, kind: [Kind; 2], share: usize) -> Val {
@@ -172,13 +172,13 @@ impl Op for Piece {
 }
 
 /// All rows from the shares of each rank, or a rank's share; the gradient does the reverse.
-struct Shared {
+struct RowExchange {
     name: &'static str,
     ranks: usize,
     all: bool,
 }
 
-impl Shared {
+impl RowExchange {
     fn run(&self, x: &Exec<'_>, from: &Tensor, to: &Tensor, all: bool) {
         let ranks = group(x);
         if all {
@@ -189,7 +189,7 @@ impl Shared {
     }
 }
 
-impl Op for Shared {
+impl Op for RowExchange {
     fn name(&self) -> &'static str {
         "shared rows"
     }
